@@ -116,6 +116,11 @@ enum Command {
     },
     /// Say how many runs an experiment needs, from a pilot.
     Plan(plan::Plan),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell that reads the script.
+        shell: clap_complete::Shell,
+    },
     /// Print the JSON Schema of experiments, for editors: `#:schema FILE` in a file's first line names it.
     Schema,
 }
@@ -158,6 +163,7 @@ pub fn main() -> ExitCode {
         Command::Worker => process::serve(),
         Command::Forwarder { address } => forwarder::run(address),
         Command::Man { folder } => man(&folder),
+        Command::Completions { shell } => completions(shell),
         Command::Schema => schema(),
     };
     done.unwrap_or_else(|error| {
@@ -170,6 +176,13 @@ fn man(folder: &Path) -> Result<ExitCode, LabError> {
     let failed = |e| LabError::new(format!("{}: {e}; name a folder you may write to", folder.display()));
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<ExitCode, LabError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "weir-lab", &mut script);
+    print(&String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -37,13 +37,12 @@ impl LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LoadError::Refused { name, error, log } if log.is_empty() => {
+            // Without CAP_PERFMON a program may not look where a frame ends: that is all the verifier has to say.
+            LoadError::Refused { name, error, log } if log.is_empty() || log.contains("prohibited") => {
                 write!(f, "bpf program {name}: {error}{}", remedy(error))
             }
             LoadError::Refused { name, error, log } => {
-                // Without CAP_PERFMON a program may not look where a frame ends.
-                let remedy = if log.contains("prohibited") { remedy(error) } else { "" };
-                write!(f, "bpf program {name}: {error}{remedy}; the verifier's last words:\n{log}")
+                write!(f, "bpf program {name}: {error}; the verifier's last words:\n{log}")
             }
             LoadError::Call { name, call, error } => {
                 write!(f, "bpf {name}: {call}: {error}{}", remedy(error))
@@ -121,6 +120,18 @@ fn last_lines(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_capability_is_one_line_and_a_refused_program_shows_why() {
+        let refused = |log: &str| {
+            let error = io::Error::from_raw_os_error(13);
+            LoadError::Refused { name: "weir_steer", error, log: log.into() }.to_string()
+        };
+        let said = refused("8: (2d) if r3 > r2 goto pc+1\nR3 pointer comparison prohibited");
+        assert!(said.lines().count() == 1 && said.ends_with("CAP_NET_ADMIN and CAP_NET_RAW"), "{said}");
+        let said = refused("invalid access to packet, off=200 size=1");
+        assert!(said.lines().count() == 2 && said.ends_with("size=1"), "{said}");
+    }
 
     #[test]
     fn of_an_old_log_the_end_and_of_a_new_one_the_reason() {

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::command::capture::{self, CaptureArgs};
-use crate::command::completions::{self, Shell};
 use crate::command::genkey::{self, GenkeyArgs};
 use crate::command::policy::{self, PolicyVerb};
 use crate::command::relay::{self, RelayArgs};
@@ -19,11 +19,12 @@ use crate::command::show::{self, Topic};
 use crate::command::state::{self, StateVerb};
 use crate::command::top::{self, TopArgs};
 use crate::command::trace::{self, TraceArgs};
-use crate::command::{apply, check, daemon, derper, doctor, man, monitor, schema};
+use crate::command::{apply, check, completions, daemon, derper, doctor, man, monitor, schema};
 use crate::control::client;
 use crate::failure::Failure;
+use crate::log::{self, LogFormat};
 use crate::text::print;
-use crate::{config, log, router};
+use crate::{config, router};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -39,6 +40,16 @@ pub struct Cli {
     /// Control socket [default: /run/weir/NAME.sock, without root $XDG_RUNTIME_DIR/weir/NAME.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// What a daemon's log is: words, or a JSON object a line
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t,
+        hide_default_value = true
+    )]
+    log: LogFormat,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -324,7 +335,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     let socket = || client::find(cli.socket.clone()).map_err(Failure::of);
     match &cli.verb {
         Verb::Run { file, take_over, state_dir, accept_replay_risk, bypass_firewall } => {
-            log::begin();
+            log::begin(cli.log);
             if config::is_relay(file) {
                 return relay::of_file(file, cli.socket.clone(), *take_over);
             }
@@ -335,19 +346,19 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             router::start(file, cli.socket.clone(), args)?.run()
         }
         Verb::Accelerate { devices, keys, ct_mark, bypass_firewall, take_over } => {
-            log::begin();
+            log::begin(cli.log);
             let state = Default::default();
             let args = router::StartArgs { state, bypass_firewall: *bypass_firewall, take_over: *take_over };
             router::accelerate((devices, *keys, ct_mark.as_deref()), cli.socket.clone(), args)?.run()
         }
         Verb::Doctor { file } => doctor::run(file),
         Verb::Relay(args) => {
-            log::begin();
+            log::begin(cli.log);
             relay::run(args, cli.socket.clone())
         }
         Verb::Drain => relay::drain(&socket()?),
         Verb::Derper { flags } => {
-            log::begin();
+            log::begin(cli.log);
             derper::run(flags, cli.socket.clone())
         }
         Verb::Check { file, json } => check::run(file, *json),
@@ -370,7 +381,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Trace(args) => trace::run(&socket()?, args),
         Verb::Genkey(args) => genkey::run(args),
         Verb::State(args) => state::run(args),
-        Verb::Completions { shell } => print(&completions::script(*shell, &Cli::command())),
+        Verb::Completions { shell } => print(&completions::script(*shell, &mut Cli::command())),
         Verb::Schema => print(&schema::text()),
         Verb::Man { folder } => print(&man::write(Cli::command(), folder)?),
     }
@@ -378,6 +389,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::Stdio;
+
     use clap::ValueEnum as _;
 
     use super::*;
@@ -398,10 +412,35 @@ mod tests {
     #[test]
     fn completions_know_every_verb() {
         for shell in Shell::value_variants() {
-            let script = completions::script(*shell, &Cli::command());
+            let script = completions::script(*shell, &mut Cli::command());
             for verb in Cli::command().get_subcommands() {
                 assert!(script.contains(verb.get_name()), "{shell:?}: {}", verb.get_name());
             }
         }
+    }
+
+    /// What bash offers after these words, the last of which is being written.
+    fn offered(words: &[&str]) -> String {
+        let script = completions::script(Shell::Bash, &mut Cli::command());
+        let [.., before, last] = words else { panic!("two words at least") };
+        let call = format!(
+            "{script}\nCOMP_WORDS=({}) COMP_CWORD={}\n_weir weir '{last}' '{before}'\nprintf '%s ' \"${{COMPREPLY[@]}}\"",
+            words.iter().map(|w| format!("'{w}' ")).collect::<String>(),
+            words.len() - 1
+        );
+        let mut bash = std::process::Command::new("bash");
+        let mut bash = bash.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash is there");
+        bash.stdin.take().expect("piped").write_all(call.as_bytes()).expect("it reads");
+        let output = bash.wait_with_output().expect("it ends");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    #[test]
+    fn bash_completes_verbs_what_stands_below_them_and_values() {
+        assert_eq!(offered(&["weir", "acc"]), "accelerate ");
+        assert!(offered(&["weir", "policy", ""]).contains("replace"));
+        assert_eq!(offered(&["weir", "show", "nei"]), "neighbors ");
+        assert_eq!(offered(&["weir", "run", "--take"]), "--take-over ");
+        assert_eq!(offered(&["weir", "--log", "j"]), "json ");
     }
 }

@@ -273,9 +273,7 @@ impl Daemon {
                 workers: self.workers.len(),
             });
         }
-        for said in &opened.said {
-            tracing::info!("{said}");
-        }
+        opened.log();
         for (worker, queue) in self.workers.iter().zip(queues) {
             worker.post(WorkerCommand::Replace(id, queue));
         }

@@ -146,6 +146,19 @@ impl With<'_> {
     }
 }
 
+impl OpenPort {
+    /// Logs what became of it. That a port of kind `auto` is no AF_XDP is a warning.
+    pub fn log(&self) {
+        for said in &self.said {
+            if self.kind == "af_packet" && self.fallbacks.contains(said) {
+                tracing::warn!("{said}");
+            } else {
+                tracing::info!("{said}");
+            }
+        }
+    }
+}
+
 /// Opens a device for every worker: worker *n* gets queue *n* and every further one that falls to it in turn.
 pub fn open(
     port: &config::Port,
@@ -168,8 +181,8 @@ pub fn open(
             Ok(opened) => Ok(opened),
             Err(refusal) if with.workers.zero_copy == ZeroCopy::Require => Err(refusal),
             Err(refusal) => {
-                let fallback = format!("port {name}: falling back to af_packet");
-                let said = vec![refusal.to_string(), fallback.clone()];
+                let fallback = fallback(name, &refusal);
+                let said = vec![fallback.clone()];
                 let opened = open_af_packet(name, device, workers, with.is_enforced(name), said);
                 // Why it is not AF_XDP is what has to be mended.
                 let (mut opened, queues) =
@@ -179,6 +192,17 @@ pub fn open(
             }
         },
     }
+}
+
+/// One line: a verifier's own words are in the log of `WEIR_LOG=debug`.
+fn fallback(name: &str, refusal: &PortError) -> String {
+    let whole = refusal.to_string();
+    let mut lines = whole.lines();
+    let first = lines.next().unwrap_or_default().trim_end_matches(':').to_owned();
+    if lines.next().is_some() {
+        tracing::debug!("{whole}");
+    }
+    format!("port {name}: falling back to af_packet: {first}")
 }
 
 /// The link behind a device name, set up if it was down.

@@ -345,7 +345,8 @@ fn local_addresses(
             Ok(Some(local))
         }
         Err(error) => {
-            tracing::warn!("af_xdp is not to be had here: {error}");
+            let said = error.to_string();
+            tracing::warn!("af_xdp is not to be had here: {}", said.lines().next().unwrap_or_default());
             Ok(None)
         }
     }
@@ -395,9 +396,7 @@ fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Ope
         let (opened, queues) = ports::open(port, id, with).map_err(|error| {
             Failure(config.complain(port.device.span.clone(), format!("port {}: {error}", port.name.value)))
         })?;
-        for said in &opened.said {
-            tracing::info!("{said}");
-        }
+        opened.log();
         for (worker, queue) in devices.iter_mut().zip(queues) {
             worker.push(queue);
         }

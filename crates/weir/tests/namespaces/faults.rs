@@ -174,6 +174,31 @@ fn af_xdp_needs_the_capabilities_documented_and_no_other() {
 }
 
 #[test]
+fn without_a_capability_a_port_falls_back_and_a_warning_says_what_it_lacks() {
+    let test = "without_a_capability_a_port_falls_back_and_a_warning_says_what_it_lacks";
+    let Some(testbed) = Testbed::new(test) else { return };
+    if std::process::Command::new("setpriv").arg("--version").output().is_err() {
+        writeln!(std::io::stderr(), "SKIP {test}: needs setpriv (util-linux)").expect("stderr is open");
+        return;
+    }
+    for lacking in ["perfmon", "bpf"] {
+        let bounding = OF_AF_XDP.iter().filter(|&&name| name != lacking);
+        let bounding = bounding.fold("--bounding-set=-all".to_owned(), |set, name| format!("{set},+{name}"));
+        let through = ["setpriv", &bounding, "--inh-caps=-all", "--no-new-privs"];
+        let router = testbed.spawn(&testbed.config("auto", ""), &through);
+        router.wait_for("is ready");
+        let (log, remedy) = (router.log(), format!("CAP_{}", lacking.to_uppercase()));
+        let warned: Vec<&str> = log.lines().filter(|l| l.contains("falling back to af_packet")).collect();
+        assert_eq!(warned.len(), 2, "{log}");
+        for line in warned {
+            assert!(line.contains("WARN") && line.contains(&remedy), "without {lacking}: {line}");
+        }
+        assert!(!log.contains("goto pc") && !log.contains("last words"), "no dump: {log}");
+        assert_eq!(Echo::start(&testbed, ways()[0].server).bounce(&testbed, 20), 0);
+    }
+}
+
+#[test]
 fn af_packet_is_refused_where_the_kernel_forwards_too() {
     let Some(testbed) = Testbed::new("af_packet_is_refused_where_the_kernel_forwards_too") else { return };
     netns::inside(&testbed.router, || {

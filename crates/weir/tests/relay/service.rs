@@ -207,6 +207,42 @@ fn the_journal_gets_priorities_and_no_times_and_others_get_times() {
 }
 
 #[test]
+fn a_log_for_programs_is_an_object_a_line() {
+    let manager = Manager::new();
+    let file = relay(&manager);
+    let log = manager.folder.join("json");
+    for journal in [false, true] {
+        let to = std::fs::File::create(&log).expect("a file");
+        let meta = to.metadata().expect("of a file");
+        let mut command = Command::new(program());
+        command
+            .arg("--socket")
+            .arg(manager.folder.join("json.sock"))
+            .args(["--log", "json", "run"])
+            .arg(&file);
+        if journal {
+            command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
+        }
+        let mut child = command.stderr(to).spawn().expect("it starts");
+        let read = || std::fs::read_to_string(&log).expect("a file");
+        until("it is ready", || read().contains("is ready").then_some(()));
+        weir_io::process::terminate(child.id()).expect("it runs");
+        child.wait().expect("a child of ours");
+        let mut warned = false;
+        for line in read().lines() {
+            let object = if journal { line.split_once('>').expect("a priority").1 } else { line };
+            let event: serde_json::Value =
+                serde_json::from_str(object).unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert_eq!(event["time"].is_null(), journal, "{line}");
+            assert!(event["message"].as_str().is_some_and(|words| !words.is_empty()), "{line}");
+            warned |= event["level"] == "warn"
+                && event["message"].as_str().is_some_and(|w| w.starts_with("tls is off"));
+        }
+        assert!(warned, "{}", read());
+    }
+}
+
+#[test]
 fn a_relay_by_epoll_starts_where_there_is_no_sysfs() {
     let test = "a_relay_by_epoll_starts_where_there_is_no_sysfs";
     if let Some(missing) = crate::machine::missing() {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use weir_core::relay::frame::{Frame, HEADER, Key, head};
 use weir_core::relay::handshake::{ClientInfo, Secret, ServerInfo};
 
-use crate::machine::PATIENCE;
+use super::machine::PATIENCE;
 
 /// A frame, as it came.
 pub type Taken = (u8, Vec<u8>);
