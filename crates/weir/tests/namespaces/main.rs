@@ -4,6 +4,7 @@
 mod bad_news;
 mod beside_kernel;
 mod capture;
+mod dashboard;
 mod faults;
 mod firewall;
 mod firewall_faults;

@@ -11,7 +11,7 @@ use super::gateways::{GCM, Gateways, families, pair, policies, ports};
 use super::testbed::{Router, until};
 
 /// A gateway in policy mode that follows the kernel's routes, so that it has every family there is; its SAs have lifetimes.
-fn gateway(test: &str) -> Option<(Gateways, [Router; 2])> {
+pub fn gateway(test: &str) -> Option<(Gateways, [Router; 2])> {
     let testbed = Gateways::new(test)?;
     testbed.keys(&["a-east", "a-west"], GCM);
     let suite = super::gateways::Suite { more: "hard = { seconds = 3600 }", ..GCM };
@@ -26,7 +26,7 @@ fn gateway(test: &str) -> Option<(Gateways, [Router; 2])> {
 }
 
 /// A relay with a certificate of its own making.
-fn relay(folder: &Path) -> Running {
+pub fn relay(folder: &Path) -> Running {
     let socket = folder.join("relay.sock");
     let mut command = Command::new(program());
     command.arg("--socket").arg(&socket);
@@ -36,7 +36,7 @@ fn relay(folder: &Path) -> Running {
     running
 }
 
-fn packaging(file: &str) -> PathBuf {
+pub fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
 }
 
