@@ -19,13 +19,16 @@ fn numbers_are_given_once_and_none_before_it_is_on_disk() {
             let (used, lease, disk) = (used.clone(), lease.clone(), disk.clone());
             thread::spawn(move || {
                 let (first, count) = used.take_sequence(lease.sequence(), n);
-                (first..first + count).inspect(|&number| assert!(number <= disk.load(Acquire))).collect::<Vec<_>>()
+                (first..first + count)
+                    .inspect(|&number| assert!(number <= disk.load(Acquire)))
+                    .collect::<Vec<_>>()
             })
         });
         // Control reserves more: on disk first.
         disk.store(10, Release);
         lease.grant(up_to(10), up_to(7));
-        let mut given: Vec<u64> = workers.into_iter().flat_map(|worker| worker.join().expect("it seals")).collect();
+        let mut given: Vec<u64> =
+            workers.into_iter().flat_map(|worker| worker.join().expect("it seals")).collect();
         let count = given.len();
         given.sort_unstable();
         given.dedup();
@@ -46,7 +49,8 @@ fn more_is_asked_for_by_one_worker_a_grant() {
                 lease.is_due(&used)
             })
         });
-        let asked = workers.into_iter().filter_map(|worker| worker.join().expect("it seals").then_some(())).count();
+        let asked =
+            workers.into_iter().filter_map(|worker| worker.join().expect("it seals").then_some(())).count();
         assert_eq!(asked, 1);
     });
 }
