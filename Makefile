@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci container-test deb build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -38,6 +38,11 @@ oci: build
 # Debian packages of both programs, symbols apart, into target/deb
 deb: build
 	./scripts/deb
+
+# the same for aarch64, compiled in a Debian root with Debian's Rust (scripts/aarch64), into target/deb-arm64
+deb-arm64:
+	./scripts/aarch64 build
+	./scripts/deb --arch arm64
 
 # the relay's image by podman (crun, runc, without root) and beside headscale, in a whole Debian: ten minutes
 container-test: build
