@@ -145,10 +145,12 @@ impl Smoke<'_> {
     }
 }
 
-/// Checks that each of these has its line in `fuzz/`, which long runs with coverage are started from.
-pub fn assert_targets(names: &[&str]) {
+/// Checks that each of these functions, and each of these names, has its line in `fuzz/`, which long runs with coverage
+/// are started from.
+pub fn assert_targets(tables: &[&[(&str, Target)]], others: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("fuzz/Cargo.toml");
+    let names = tables.concat().into_iter().map(|(name, _)| name).chain(others.iter().copied());
     for name in names {
         let target = folder.join(format!("fuzz_targets/{name}.rs"));
         let text = std::fs::read_to_string(&target).unwrap_or_default();

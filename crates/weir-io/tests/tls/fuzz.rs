@@ -56,5 +56,5 @@ fn nothing_that_is_sent_breaks_a_stream_or_a_packet() {
 
 #[test]
 fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
-    assert_targets(&FUZZ_TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_targets(&[FUZZ_TARGETS], &[]);
 }

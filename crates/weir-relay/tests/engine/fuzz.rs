@@ -44,5 +44,5 @@ fn nothing_that_is_said_stops_a_parser_or_is_taken_for_more_than_it_is() {
 
 #[test]
 fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
-    assert_targets(&FUZZ_TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_targets(&[FUZZ_TARGETS], &[]);
 }

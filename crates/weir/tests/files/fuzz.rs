@@ -54,5 +54,5 @@ fn nothing_that_is_written_is_fatal_or_taken_for_something_else() {
 
 #[test]
 fn every_fuzz_function_has_a_target_in_the_fuzz_workspace() {
-    assert_targets(&FUZZ_TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_targets(&[FUZZ_TARGETS], &[]);
 }
