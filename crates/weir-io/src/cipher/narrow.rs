@@ -5,6 +5,7 @@
 //! Refuses: other machines. Every other suite is aws-lc's.
 
 mod gcm;
+mod interleaved;
 mod lanes128;
 mod lanes256;
 

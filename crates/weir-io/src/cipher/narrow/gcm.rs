@@ -44,13 +44,21 @@ macro_rules! gcm {
         use weir_core::ipsec::Job;
 
         use super::gcm::*;
+        use super::interleaved::{self, COUNTERS, Chunk, Folded, MOST, Stride};
         use crate::cipher::shape::HEADER;
         use $lanes as v;
 
         const VECTOR: usize = BLOCK * v::LANES;
         const VECTORS: usize = STRIDE / v::LANES;
 
-        pub struct Gcm<const ROUNDS: usize>(Box<GcmKey>);
+        /// Blocks of an interleaved stride, and its bytes.
+        const WIDE: usize = interleaved::VECTORS * v::LANES;
+        const WIDE_BYTES: usize = WIDE * BLOCK;
+
+        pub struct Gcm<const ROUNDS: usize> {
+            key: Box<GcmKey>,
+            folded: Box<Folded>,
+        }
 
         /// Where one packet stands.
         #[derive(Clone, Copy)]
@@ -82,11 +90,25 @@ macro_rules! gcm {
             }
         }
 
+        impl Pass {
+            /// Takes the sums of interleaved strides, whose middle has the other two in it.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn take(&mut self, sums: [v::Vector; 3]) {
+                let middle = v::xor(sums[1], v::xor(sums[0], sums[2]));
+                for (sum, part) in self.sum.iter_mut().zip([sums[0], middle, sums[2]]) {
+                    *sum = v::xor(*sum, part);
+                }
+            }
+        }
+
         impl<const ROUNDS: usize> Gcm<ROUNDS> {
             /// A key of the length that goes with `ROUNDS`.
             #[target_feature(enable = $features)]
             pub fn prepare(key: &[u8], salt: [u8; 4], esn: bool) -> Gcm<ROUNDS> {
-                Gcm(GcmKey::new(key, ROUNDS, salt, esn))
+                let key = GcmKey::new(key, ROUNDS, salt, esn);
+                let folded = Box::new(Folded::new(&key.powers, v::LANES));
+                Gcm { key, folded }
             }
 
             /// Seals packets; one that cannot be is zeroed.
@@ -126,7 +148,16 @@ macro_rules! gcm {
                 // SAFETY: each stride is called with as many vectors as `left` has bytes for, the last with a mask
                 // of those bytes; `left` counts down what lies behind `pass.at`.
                 unsafe {
-                    if left <= STRIDE * BLOCK {
+                    if (BLOCK + WIDE_BYTES..=MOST * BLOCK).contains(&left) {
+                        (pass, left) = self.wide::<SEAL>(pass, left);
+                        if left > STRIDE * BLOCK {
+                            pass = self.stride::<SEAL, VECTORS, false, false>(pass, left);
+                            left -= STRIDE * BLOCK;
+                        }
+                        if left > 0 {
+                            pass = self.last::<SEAL, false>(pass, left);
+                        }
+                    } else if left <= STRIDE * BLOCK {
                         pass = self.last::<SEAL, true>(pass, left);
                     } else {
                         pass = self.stride::<SEAL, VECTORS, true, false>(pass, left);
@@ -150,14 +181,14 @@ macro_rules! gcm {
                 let zero = v::broadcast(_mm_setzero_si128());
                 // SAFETY: `covered` has more than the header and the IV behind it.
                 let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
-                let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.0.salt) | iv << 32) as i64);
+                let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.key.salt) | iv << 32) as i64);
                 let counts = v::lanes(_mm_set_epi32(1, 0, 0, 0), _mm_set_epi32(2, 0, 0, 0));
                 Pass {
                     at: covered.as_mut_ptr(),
-                    powers: self.0.powers_for(covered.len()),
+                    powers: self.key.powers_for(covered.len()),
                     counters: v::add(v::broadcast(nonce), counts),
                     strides: 0,
-                    high: _mm_set_epi32(0, (high & self.0.esn) as i32, 0, 0),
+                    high: _mm_set_epi32(0, (high & self.key.esn) as i32, 0, 0),
                     stream: _mm_setzero_si128(),
                     sum: [zero; 3],
                 }
@@ -170,10 +201,113 @@ macro_rules! gcm {
                 let zero = _mm_setzero_si128();
                 let hash = hash(&pass.sum);
                 pass.sum = [v::broadcast(zero); 3];
-                pass.powers = self.0.powers_for(left);
+                pass.powers = self.key.powers_for(left);
                 // SAFETY: three entries follow every power in the table.
                 pass.add(v::lanes(hash, zero), unsafe { v::load(pass.powers.cast()) });
                 pass
+            }
+
+            /// The first 16 bytes, and as many interleaved strides behind them as there are; what is left.
+            ///
+            /// # Safety
+            /// `left` bytes lie behind `pass.at`: the first 16, at least one stride, no more than [`MOST`] blocks in all.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn wide<const SEAL: bool>(&self, mut pass: Pass, left: usize) -> (Pass, usize) {
+                let strides = (left - BLOCK) / WIDE_BYTES;
+                let nonce = _mm_blend_epi32::<0x8>(v::first(pass.counters), _mm_setzero_si128());
+                let mask = v::broadcast(reverse());
+                let mut sums = [v::broadcast(_mm_setzero_si128()); 3];
+                // SAFETY: the caller promises the first 16 bytes and these strides; a chunk's powers reach as far as its strides.
+                unsafe {
+                    let mut chunk = Chunk::first(left, WIDE);
+                    pass.powers = self.key.powers.as_ptr().add(chunk.power);
+                    self.first(&mut pass, nonce);
+                    let nonce = v::broadcast(_mm_xor_si128(nonce, self.key.rounds[0]));
+                    for stride in 0..strides {
+                        let at = pass.at;
+                        let hashed = if SEAL { at.wrapping_sub(WIDE_BYTES) } else { at };
+                        let counters = COUNTERS.as_ptr().add(2 + stride * WIDE);
+                        if !SEAL || stride > 0 {
+                            self.chunk(&mut pass, &mut sums, &mut chunk);
+                        }
+                        let folded = self.folded_beside(pass.powers);
+                        let rounds = self.key.rounds.as_ptr();
+                        let s = Stride { at, hashed, powers: pass.powers, folded, counters, nonce, rounds };
+                        if !SEAL || stride > 0 {
+                            v::encrypt_and_hash::<ROUNDS>(&s, &mut sums, mask);
+                            pass.powers = pass.powers.wrapping_add(WIDE);
+                        } else {
+                            v::encrypt::<ROUNDS>(&s, &mut sums, mask);
+                        }
+                        pass.at = at.wrapping_add(WIDE_BYTES);
+                    }
+                    if SEAL {
+                        self.chunk(&mut pass, &mut sums, &mut chunk);
+                        let (hashed, folded) = (pass.at.wrapping_sub(WIDE_BYTES), self.folded_beside(pass.powers));
+                        let (at, counters, rounds) = (pass.at, COUNTERS.as_ptr(), self.key.rounds.as_ptr());
+                        v::hash(&Stride { at, hashed, powers: pass.powers, folded, counters, nonce, rounds }, &mut sums, mask);
+                        pass.powers = pass.powers.wrapping_add(WIDE);
+                    }
+                    if chunk.is_over() {
+                        self.chunk(&mut pass, &mut sums, &mut chunk);
+                    }
+                }
+                pass.take(sums);
+                let next = (2 + strides * WIDE) as i32;
+                let counts = v::lanes(_mm_set_epi32(next, 0, 0, 0), _mm_set_epi32(next + 1, 0, 0, 0));
+                pass.counters = v::add(v::broadcast(nonce), counts);
+                (pass, left - BLOCK - strides * WIDE_BYTES)
+            }
+
+            /// The first 16 bytes, which are hashed alone, and the key stream of the tag.
+            ///
+            /// # Safety
+            /// 16 bytes lie at `pass.at`.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn first(&self, pass: &mut Pass, nonce: __m128i) {
+                let zero = _mm_setzero_si128();
+                let mut stream = _mm_xor_si128(_mm_insert_epi32::<3>(nonce, 1i32.to_be()), self.key.rounds[0]);
+                for round in 1..ROUNDS {
+                    stream = _mm_aesenc_si128(stream, self.key.rounds[round]);
+                }
+                pass.stream = _mm_aesenclast_si128(stream, self.key.rounds[ROUNDS]);
+                // SAFETY: the caller's promise; three entries follow every power in the table.
+                unsafe {
+                    let bytes = _mm_loadu_si128(pass.at.cast());
+                    let reversed = _mm_xor_si128(_mm_shuffle_epi8(bytes, self.key.first), pass.high);
+                    pass.add(v::lanes(reversed, zero), v::load(pass.powers.cast()));
+                }
+                pass.at = pass.at.wrapping_add(BLOCK);
+                pass.powers = pass.powers.wrapping_add(1);
+            }
+
+            /// Where the stride that is hashed next begins a chunk, joins it to the one before.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn chunk(&self, pass: &mut Pass, sums: &mut [v::Vector; 3], chunk: &mut Chunk) {
+                if !chunk.begins() {
+                    return;
+                }
+                let zero = _mm_setzero_si128();
+                pass.take(*sums);
+                *sums = [v::broadcast(zero); 3];
+                let hash = hash(&pass.sum);
+                pass.sum = *sums;
+                // SAFETY: three entries follow every power in the table.
+                unsafe {
+                    pass.powers = self.key.powers.as_ptr().add(chunk.power);
+                    pass.add(v::lanes(hash, zero), v::load(pass.powers.cast()));
+                }
+            }
+
+            /// The folded powers beside these.
+            #[inline]
+            fn folded_beside(&self, powers: *const __m128i) -> *const __m128i {
+                // SAFETY: both are of the table of powers.
+                let at = unsafe { powers.offset_from(self.key.powers.as_ptr()) };
+                self.folded.0.as_ptr().wrapping_offset(at)
             }
 
             /// The last vectors: `left` bytes.
@@ -207,18 +341,18 @@ macro_rules! gcm {
                 let zero = _mm_setzero_si128();
                 let mut blocks = [v::broadcast(zero); N];
                 let (turn, step) = (v::broadcast(turn()), v::broadcast(_mm_set_epi32(v::LANES as i32, 0, 0, 0)));
-                let key = v::broadcast(self.0.rounds[0]);
+                let key = v::broadcast(self.key.rounds[0]);
                 for i in 0..N {
                     blocks[i] = v::xor(v::shuffle(pass.counters, turn), key);
                     pass.counters = v::add(pass.counters, step);
                 }
                 for round in 1..ROUNDS {
-                    let key = v::broadcast(self.0.rounds[round]);
+                    let key = v::broadcast(self.key.rounds[round]);
                     for i in 0..N {
                         blocks[i] = v::round(blocks[i], key);
                     }
                 }
-                let key = v::broadcast(self.0.rounds[ROUNDS]);
+                let key = v::broadcast(self.key.rounds[ROUNDS]);
                 for i in 0..N {
                     blocks[i] = v::last_round(blocks[i], key);
                 }
@@ -254,7 +388,7 @@ macro_rules! gcm {
                     }
                     let cipher = if SEAL { done } else { bytes };
                     let reversed = if FIRST && i == 0 {
-                        v::xor(v::shuffle(cipher, v::lanes(self.0.first, reverse())), v::lanes(pass.high, zero))
+                        v::xor(v::shuffle(cipher, v::lanes(self.key.first, reverse())), v::lanes(pass.high, zero))
                     } else {
                         v::shuffle(cipher, v::broadcast(reverse()))
                     };
@@ -271,10 +405,10 @@ macro_rules! gcm {
             #[target_feature(enable = $features)]
             fn tag(&self, mut pass: Pass, bits: i64) -> __m128i {
                 let zero = _mm_setzero_si128();
-                let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.0.powers[CHUNK]);
+                let (bits, by_h) = (_mm_cvtsi64_si128(bits), self.key.powers[CHUNK]);
                 let low = _mm_clmulepi64_si128::<0x00>(bits, by_h);
-                let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.0.associated[0]);
-                for (sum, part) in pass.sum.iter_mut().zip([low, middle, self.0.associated[1]]) {
+                let middle = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(bits, by_h), self.key.associated[0]);
+                for (sum, part) in pass.sum.iter_mut().zip([low, middle, self.key.associated[1]]) {
                     *sum = v::xor(*sum, v::lanes(part, zero));
                 }
                 _mm_xor_si128(_mm_shuffle_epi8(hash(&pass.sum), reverse()), pass.stream)

@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::interleaved::{Stride, begin, eight, finish, hash, hash_on, round, strides};
+
 pub type Vector = __m128i;
 pub const LANES: usize = 1;
 
@@ -108,3 +110,15 @@ pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
     // SAFETY: only words under the mask are written, and the caller promises those.
     unsafe { _mm_maskstore_epi32(at.cast(), mask, a) }
 }
+
+strides!(
+    "avx2,aes,pclmulqdq",
+    __m128i,
+    "xmm",
+    "xmmword",
+    16,
+    "vmovdqa",
+    ["xmm8" "xmm9" "xmm10"],
+    "xmm14",
+    "xmm15"
+);

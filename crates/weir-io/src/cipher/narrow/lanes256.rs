@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::interleaved::{Stride, begin, eight, finish, hash, hash_on, round, strides};
+
 pub type Vector = __m256i;
 pub const LANES: usize = 2;
 
@@ -108,3 +110,15 @@ pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
     // SAFETY: only words under the mask are written, and the caller promises those.
     unsafe { _mm256_maskstore_epi32(at.cast(), mask, a) }
 }
+
+strides!(
+    "avx2,vaes,vpclmulqdq",
+    __m256i,
+    "ymm",
+    "ymmword",
+    32,
+    "vbroadcasti128",
+    ["ymm8" "ymm9" "ymm10"],
+    "ymm14",
+    "ymm15"
+);
