@@ -14,12 +14,14 @@ use super::vaes::schedule::{MOST, encrypt, expand};
 pub const BLOCK: usize = 16;
 /// Blocks hashed before a reduction, the first 16 bytes counted: packets of 1500-byte links need one.
 pub const CHUNK: usize = 96;
+/// Entries of the table of powers: a chunk's and the first 16 bytes', zeros for a stride of any width.
+pub const TABLE: usize = CHUNK + 1 + 19;
 
 /// A key, and what can be known of packets before they come.
 #[repr(C, align(64))]
 pub struct GcmKey {
-    /// H to the 97th down to H to the first, shifted; then three zeros, in lanes that no block uses.
-    pub powers: [__m128i; CHUNK + 4],
+    /// H to the 97th down to H to the first, shifted; then zeros, for lanes that no block uses and the rest of a stride.
+    pub powers: [__m128i; TABLE],
     pub rounds: [__m128i; MOST],
     /// The length of the associated data in bits, times H: middle and high part of the product.
     pub associated: [__m128i; 2],
@@ -37,7 +39,7 @@ impl GcmKey {
         assert_eq!(key.len() / 4 + 6, rounds, "rounds follow from the key's length");
         let zero = _mm_setzero_si128();
         let mut made = Box::new(GcmKey {
-            powers: [zero; CHUNK + 4],
+            powers: [zero; TABLE],
             rounds: expand(key),
             associated: [zero; 2],
             first: if esn {

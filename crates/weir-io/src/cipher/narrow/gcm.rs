@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Powers of H lie in memory in falling order, so that neighbours are one load. Strides are of eight blocks, which fill the
-//! latency of an AES round. Lengths are multiples of 4 bytes, so the last vector is masked by words and nothing is copied.
+//! latency of an AES round. Lengths are multiples of 4 bytes, so the last vector is masked by words; what is read and written back
+//! beyond them is the ICV.
 //!
 //! Loops count rather than iterate: an adaptor the compiler leaves as a call has no vector registers, and
 //! everything around it goes through memory.
@@ -20,7 +21,7 @@
 
 use std::arch::x86_64::*;
 
-pub use super::super::gcm_key::{BLOCK, CHUNK, GcmKey, parts, reduce, reverse};
+pub use super::super::gcm_key::{BLOCK, CHUNK, GcmKey, fits, reduce, reverse};
 
 /// Blocks of a stride.
 pub const STRIDE: usize = 8;
@@ -90,6 +91,26 @@ macro_rules! gcm {
             }
         }
 
+        /// Where a packet of interleaved strides stands.
+        struct Wide {
+            pass: Pass,
+            /// Sums of the strides, of this chunk.
+            sums: [v::Vector; 3],
+            chunk: Chunk,
+            /// Strides that are encrypted.
+            strides: usize,
+            /// The nonce in each lane, without counter, and the first round key upon it.
+            nonce: v::Vector,
+        }
+
+        impl Wide {
+            /// The stride before the next; null when there is none.
+            #[inline]
+            fn before(&self) -> *const u8 {
+                if self.strides == 0 { std::ptr::null() } else { self.pass.at.wrapping_sub(WIDE_BYTES) }
+            }
+        }
+
         impl Pass {
             /// Takes the sums of interleaved strides, whose middle has the other two in it.
             #[inline]
@@ -115,13 +136,15 @@ macro_rules! gcm {
             #[target_feature(enable = $features)]
             pub fn seal(&self, jobs: &mut [Job<'_>]) {
                 for job in jobs {
-                    let Some((covered, icv)) = parts(job.packet) else {
+                    if !fits(job.packet.len()) {
                         job.packet.fill(0);
                         continue;
-                    };
-                    let tag = self.packet::<true>(covered, job.sequence);
-                    // SAFETY: the ICV is an array of 16 bytes.
-                    unsafe { _mm_storeu_si128(icv.as_mut_ptr().cast(), tag) };
+                    }
+                    let tag = self.packet::<true>(job.packet, job.sequence);
+                    if let Some(icv) = job.packet.last_chunk_mut::<BLOCK>() {
+                        // SAFETY: the ICV is an array of 16 bytes.
+                        unsafe { _mm_storeu_si128(icv.as_mut_ptr().cast(), tag) };
+                    }
                 }
             }
 
@@ -130,8 +153,11 @@ macro_rules! gcm {
             pub fn open(&self, jobs: &mut [Job<'_>]) {
                 for job in jobs {
                     job.authentic = false;
-                    let Some((covered, icv)) = parts(job.packet) else { continue };
-                    let tag = self.packet::<false>(covered, job.sequence);
+                    if !fits(job.packet.len()) {
+                        continue;
+                    }
+                    let tag = self.packet::<false>(job.packet, job.sequence);
+                    let Some(icv) = job.packet.last_chunk::<BLOCK>() else { continue };
                     // SAFETY: the ICV is an array of 16 bytes.
                     let came = unsafe { _mm_loadu_si128(icv.as_ptr().cast()) };
                     let difference = _mm_xor_si128(tag, came);
@@ -139,26 +165,21 @@ macro_rules! gcm {
                 }
             }
 
-            /// Encrypts or decrypts what follows the first 16 bytes of `covered`, which has more; the tag.
+            /// Encrypts or decrypts what lies between the first 16 bytes and the ICV of a packet that [`fits`]; the tag. The ICV
+            /// stays as it is.
             #[inline]
             #[target_feature(enable = $features)]
-            fn packet<const SEAL: bool>(&self, covered: &mut [u8], sequence: u64) -> __m128i {
-                let (bits, mut left) = (8 * (covered.len() - BLOCK) as i64, covered.len());
-                let mut pass = self.begin(covered, (sequence >> 32) as u32);
+            fn packet<const SEAL: bool>(&self, packet: &mut [u8], sequence: u64) -> __m128i {
+                let mut left = packet.len() - BLOCK;
+                let bits = 8 * (left - BLOCK) as i64;
+                let mut pass = self.begin(packet, (sequence >> 32) as u32);
                 // SAFETY: each stride is called with as many vectors as `left` has bytes for, the last with a mask
-                // of those bytes; `left` counts down what lies behind `pass.at`.
+                // of those bytes; `left` counts down what lies behind `pass.at` and before the ICV.
                 unsafe {
-                    if (BLOCK + WIDE_BYTES..=MOST * BLOCK).contains(&left) {
-                        (pass, left) = self.wide::<SEAL>(pass, left);
-                        if left > STRIDE * BLOCK {
-                            pass = self.stride::<SEAL, VECTORS, false, false>(pass, left);
-                            left -= STRIDE * BLOCK;
-                        }
-                        if left > 0 {
-                            pass = self.last::<SEAL, false>(pass, left);
-                        }
-                    } else if left <= STRIDE * BLOCK {
+                    if left <= STRIDE * BLOCK {
                         pass = self.last::<SEAL, true>(pass, left);
+                    } else if (WIDE_BYTES + 1..=MOST * BLOCK).contains(&left) {
+                        pass = self.wide::<SEAL>(pass, left);
                     } else {
                         pass = self.stride::<SEAL, VECTORS, true, false>(pass, left);
                         left -= STRIDE * BLOCK;
@@ -177,15 +198,15 @@ macro_rules! gcm {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn begin(&self, covered: &mut [u8], high: u32) -> Pass {
+            fn begin(&self, packet: &mut [u8], high: u32) -> Pass {
                 let zero = v::broadcast(_mm_setzero_si128());
-                // SAFETY: `covered` has more than the header and the IV behind it.
-                let iv = unsafe { covered.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
+                // SAFETY: the packet has more than the header and the IV behind it.
+                let iv = unsafe { packet.as_ptr().add(HEADER).cast::<u64>().read_unaligned() };
                 let nonce = _mm_set_epi64x((iv >> 32) as i64, (u64::from(self.key.salt) | iv << 32) as i64);
                 let counts = v::lanes(_mm_set_epi32(1, 0, 0, 0), _mm_set_epi32(2, 0, 0, 0));
                 Pass {
-                    at: covered.as_mut_ptr(),
-                    powers: self.key.powers_for(covered.len()),
+                    at: packet.as_mut_ptr(),
+                    powers: self.key.powers_for(packet.len() - BLOCK),
                     counters: v::add(v::broadcast(nonce), counts),
                     strides: 0,
                     high: _mm_set_epi32(0, (high & self.key.esn) as i32, 0, 0),
@@ -207,57 +228,117 @@ macro_rules! gcm {
                 pass
             }
 
-            /// The first 16 bytes, and as many interleaved strides behind them as there are; what is left.
+            /// The first 16 bytes, the interleaved strides behind them, and the rest of `left` bytes.
             ///
             /// # Safety
-            /// `left` bytes lie behind `pass.at`: the first 16, at least one stride, no more than [`MOST`] blocks in all.
+            /// `left` bytes lie behind `pass.at`, more than the first 16 and no more than [`MOST`] blocks, and then an ICV.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn wide<const SEAL: bool>(&self, mut pass: Pass, left: usize) -> (Pass, usize) {
-                let strides = (left - BLOCK) / WIDE_BYTES;
+            unsafe fn wide<const SEAL: bool>(&self, pass: Pass, left: usize) -> Pass {
                 let nonce = _mm_blend_epi32::<0x8>(v::first(pass.counters), _mm_setzero_si128());
-                let mask = v::broadcast(reverse());
-                let mut sums = [v::broadcast(_mm_setzero_si128()); 3];
-                // SAFETY: the caller promises the first 16 bytes and these strides; a chunk's powers reach as far as its strides.
+                let mut wide = Wide {
+                    pass,
+                    sums: [v::broadcast(_mm_setzero_si128()); 3],
+                    chunk: Chunk::first(left, WIDE),
+                    strides: 0,
+                    nonce: v::broadcast(_mm_xor_si128(nonce, self.key.rounds[0])),
+                };
+                wide.pass.powers = self.key.powers.as_ptr().wrapping_add(wide.chunk.power);
+                let (strides, rest) = ((left - BLOCK) / WIDE_BYTES, (left - BLOCK) % WIDE_BYTES);
+                // SAFETY: the caller promises the first 16 bytes, these strides and this rest.
                 unsafe {
-                    let mut chunk = Chunk::first(left, WIDE);
-                    pass.powers = self.key.powers.as_ptr().add(chunk.power);
-                    self.first(&mut pass, nonce);
-                    let nonce = v::broadcast(_mm_xor_si128(nonce, self.key.rounds[0]));
-                    for stride in 0..strides {
-                        let at = pass.at;
-                        let hashed = if SEAL { at.wrapping_sub(WIDE_BYTES) } else { at };
-                        let counters = COUNTERS.as_ptr().add(2 + stride * WIDE);
-                        if !SEAL || stride > 0 {
-                            self.chunk(&mut pass, &mut sums, &mut chunk);
-                        }
-                        let folded = self.folded_beside(pass.powers);
-                        let rounds = self.key.rounds.as_ptr();
-                        let s = Stride { at, hashed, powers: pass.powers, folded, counters, nonce, rounds };
-                        if !SEAL || stride > 0 {
-                            v::encrypt_and_hash::<ROUNDS>(&s, &mut sums, mask);
-                            pass.powers = pass.powers.wrapping_add(WIDE);
-                        } else {
-                            v::encrypt::<ROUNDS>(&s, &mut sums, mask);
-                        }
-                        pass.at = at.wrapping_add(WIDE_BYTES);
+                    self.first(&mut wide.pass, nonce);
+                    for _ in 0..strides {
+                        let at = wide.pass.at;
+                        let hashed = if SEAL { wide.before() } else { at.cast_const() };
+                        self.turn(&mut wide, at, hashed);
+                        wide.pass.at = at.wrapping_add(WIDE_BYTES);
                     }
-                    if SEAL {
-                        self.chunk(&mut pass, &mut sums, &mut chunk);
-                        let (hashed, folded) = (pass.at.wrapping_sub(WIDE_BYTES), self.folded_beside(pass.powers));
-                        let (at, counters, rounds) = (pass.at, COUNTERS.as_ptr(), self.key.rounds.as_ptr());
-                        v::hash(&Stride { at, hashed, powers: pass.powers, folded, counters, nonce, rounds }, &mut sums, mask);
-                        pass.powers = pass.powers.wrapping_add(WIDE);
-                    }
-                    if chunk.is_over() {
-                        self.chunk(&mut pass, &mut sums, &mut chunk);
+                    if rest > 0 {
+                        self.rest::<SEAL>(&mut wide, rest);
+                    } else if SEAL {
+                        self.join(&mut wide);
+                        v::hash(&self.operands(&wide, wide.pass.at, wide.before()), &mut wide.sums, v::broadcast(reverse()));
                     }
                 }
-                pass.take(sums);
-                let next = (2 + strides * WIDE) as i32;
-                let counts = v::lanes(_mm_set_epi32(next, 0, 0, 0), _mm_set_epi32(next + 1, 0, 0, 0));
-                pass.counters = v::add(v::broadcast(nonce), counts);
-                (pass, left - BLOCK - strides * WIDE_BYTES)
+                wide.pass.take(wide.sums);
+                wide.pass
+            }
+
+            /// Encrypts the next stride in place at `at`, and hashes the one at `hashed` unless that is null.
+            ///
+            /// # Safety
+            /// A stride lies at either.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn turn(&self, wide: &mut Wide, at: *mut u8, hashed: *const u8) {
+                let mask = v::broadcast(reverse());
+                // SAFETY: the caller's promise; powers reach as far as a chunk's strides, counters as far as a packet.
+                unsafe {
+                    if hashed.is_null() {
+                        v::encrypt::<ROUNDS>(&self.operands(wide, at, hashed), &mut wide.sums, mask);
+                    } else {
+                        self.join(wide);
+                        v::encrypt_and_hash::<ROUNDS>(&self.operands(wide, at, hashed), &mut wide.sums, mask);
+                        wide.pass.powers = wide.pass.powers.wrapping_add(WIDE);
+                    }
+                }
+                wide.strides += 1;
+            }
+
+            #[inline]
+            fn operands(&self, wide: &Wide, at: *mut u8, hashed: *const u8) -> Stride<v::Vector> {
+                // SAFETY: both are of the table of powers.
+                let power = unsafe { wide.pass.powers.offset_from(self.key.powers.as_ptr()) };
+                Stride {
+                    at,
+                    hashed,
+                    powers: wide.pass.powers,
+                    folded: self.folded.0.as_ptr().wrapping_offset(power),
+                    counters: COUNTERS.as_ptr().wrapping_add(2 + wide.strides * WIDE),
+                    nonce: wide.nonce,
+                    rounds: self.key.rounds.as_ptr(),
+                }
+            }
+
+            /// The last bytes, fewer than a stride: their key stream beside the hash of what precedes them, or of themselves.
+            ///
+            /// # Safety
+            /// `left` bytes lie behind `pass.at`, a multiple of 4, and an ICV behind them.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn rest<const SEAL: bool>(&self, wide: &mut Wide, left: usize) {
+                let zero = v::broadcast(_mm_setzero_si128());
+                let (mut stream, mut bytes) = ([zero; interleaved::VECTORS], [zero; interleaved::VECTORS]);
+                let (vectors, at) = (left.div_ceil(VECTOR), wide.pass.at);
+                let words = (left - (vectors - 1) * VECTOR) / 4;
+                let end = at.wrapping_add((vectors - 1) * VECTOR);
+                // SAFETY: the caller's promise; `stream` and `bytes` are a stride each.
+                unsafe {
+                    for i in 0..vectors - 1 {
+                        bytes[i] = v::load(at.wrapping_add(i * VECTOR));
+                    }
+                    let mask = v::load(MASKS.as_ptr().add(8 - words).cast());
+                    let last = v::load_blocks(end, words);
+                    bytes[vectors - 1] = v::and(last, mask);
+                    let hashed = if SEAL { wide.before() } else { bytes.as_ptr().cast() };
+                    self.turn(wide, stream.as_mut_ptr().cast(), hashed);
+                    if SEAL && wide.chunk.is_over() {
+                        self.join(wide);
+                    }
+                    stream[vectors - 1] = v::and(stream[vectors - 1], mask);
+                    for i in 0..vectors {
+                        let done = v::xor(bytes[i], stream[i]);
+                        if SEAL {
+                            let powers = v::load(wide.pass.powers.add(v::LANES * i).cast());
+                            wide.pass.add(v::shuffle(done, v::broadcast(reverse())), powers);
+                        }
+                        if i < vectors - 1 {
+                            v::store(at.wrapping_add(i * VECTOR), done);
+                        }
+                    }
+                    v::store_blocks(end, words, v::xor(last, stream[vectors - 1]));
+                }
             }
 
             /// The first 16 bytes, which are hashed alone, and the key stream of the tag.
@@ -283,37 +364,27 @@ macro_rules! gcm {
                 pass.powers = pass.powers.wrapping_add(1);
             }
 
-            /// Where the stride that is hashed next begins a chunk, joins it to the one before.
+            /// Where what is hashed next begins a chunk, joins it to the one before.
             #[inline]
             #[target_feature(enable = $features)]
-            fn chunk(&self, pass: &mut Pass, sums: &mut [v::Vector; 3], chunk: &mut Chunk) {
-                if !chunk.begins() {
+            fn join(&self, wide: &mut Wide) {
+                if !wide.chunk.begins() {
                     return;
                 }
                 let zero = _mm_setzero_si128();
-                pass.take(*sums);
-                *sums = [v::broadcast(zero); 3];
-                let hash = hash(&pass.sum);
-                pass.sum = *sums;
+                wide.pass.take(wide.sums);
+                wide.sums = [v::broadcast(zero); 3];
+                let hash = hash(&wide.pass.sum);
+                wide.pass.sum = wide.sums;
+                wide.pass.powers = self.key.powers.as_ptr().wrapping_add(wide.chunk.power);
                 // SAFETY: three entries follow every power in the table.
-                unsafe {
-                    pass.powers = self.key.powers.as_ptr().add(chunk.power);
-                    pass.add(v::lanes(hash, zero), v::load(pass.powers.cast()));
-                }
-            }
-
-            /// The folded powers beside these.
-            #[inline]
-            fn folded_beside(&self, powers: *const __m128i) -> *const __m128i {
-                // SAFETY: both are of the table of powers.
-                let at = unsafe { powers.offset_from(self.key.powers.as_ptr()) };
-                self.folded.0.as_ptr().wrapping_offset(at)
+                unsafe { wide.pass.add(v::lanes(hash, zero), v::load(wide.pass.powers.cast())) };
             }
 
             /// The last vectors: `left` bytes.
             ///
             /// # Safety
-            /// `left` bytes lie behind `pass.at`, at least four and at most a stride.
+            /// `left` bytes lie behind `pass.at`, at least four and at most a stride, and an ICV behind them.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn last<const SEAL: bool, const FIRST: bool>(&self, pass: Pass, left: usize) -> Pass {
@@ -330,7 +401,7 @@ macro_rules! gcm {
             ///
             /// # Safety
             /// `left` bytes lie behind `pass.at`: `N` vectors, or when they are the last, a multiple of 4 bytes more than
-            /// one vector less.
+            /// one vector less, and an ICV behind them.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn stride<const SEAL: bool, const N: usize, const FIRST: bool, const LAST: bool>(
@@ -370,13 +441,15 @@ macro_rules! gcm {
                     let (bytes, done);
                     if LAST && i == N - 1 {
                         let words = (left - i * VECTOR) / 4;
-                        // SAFETY: at most eight words are left, so the mask lies in its table; only words under it are read
-                        // and written, and the caller promises those.
+                        // SAFETY: at most eight words are left, so the mask lies in its table; blocks that are read and written
+                        // back beyond them are the ICV's, which the caller promises.
                         unsafe {
                             let mask = v::load(MASKS.as_ptr().add(8 - words.min(8)).cast());
-                            bytes = v::load_under(at, mask);
-                            done = v::and(v::xor(bytes, stream), mask);
-                            v::store_under(at, mask, done);
+                            let all = v::load_blocks(at, words);
+                            let whole = v::xor(all, v::and(stream, mask));
+                            v::store_blocks(at, words, whole);
+                            bytes = v::and(all, mask);
+                            done = v::and(whole, mask);
                         }
                     } else {
                         // SAFETY: the caller promises whole vectors up to here.

@@ -9,6 +9,7 @@ use std::arch::x86_64::*;
 
 use zeroize::Zeroize;
 
+use super::super::gcm_key::TABLE;
 use super::gcm::{BLOCK, CHUNK};
 
 /// Vectors of a stride.
@@ -17,10 +18,10 @@ pub const VECTORS: usize = 8;
 pub const MOST: usize = 640;
 
 /// Counters as they lie in a block, from 0.
-pub static COUNTERS: [[u32; 4]; MOST + 2] = counters();
+pub static COUNTERS: [[u32; 4]; MOST + 18] = counters();
 
-const fn counters() -> [[u32; 4]; MOST + 2] {
-    let mut table = [[0; 4]; MOST + 2];
+const fn counters() -> [[u32; 4]; MOST + 18] {
+    let mut table = [[0; 4]; MOST + 18];
     let mut at = 0;
     while at < table.len() {
         table[at][3] = (at as u32).to_be();
@@ -30,13 +31,13 @@ const fn counters() -> [[u32; 4]; MOST + 2] {
 }
 
 /// The halves of each power added up, beside those of the power `lanes` blocks on.
-pub struct Folded(pub [__m128i; CHUNK + 4]);
+pub struct Folded(pub [__m128i; TABLE]);
 
 impl Folded {
     #[target_feature(enable = "sse2")]
-    pub fn new(powers: &[__m128i; CHUNK + 4], lanes: usize) -> Folded {
-        let mut folded = [_mm_setzero_si128(); CHUNK + 4];
-        for at in 0..CHUNK + 4 - lanes {
+    pub fn new(powers: &[__m128i; TABLE], lanes: usize) -> Folded {
+        let mut folded = [_mm_setzero_si128(); TABLE];
+        for at in 0..TABLE - lanes {
             folded[at] = _mm_unpacklo_epi64(halves(powers[at]), halves(powers[at + lanes]));
         }
         Folded(folded)

@@ -93,22 +93,26 @@ pub unsafe fn store(at: *mut u8, a: Vector) {
     unsafe { _mm_storeu_si128(at.cast(), a) }
 }
 
+/// The block that begins with so many words.
+///
 /// # Safety
-/// The words of `mask` that are all ones lie at `at`.
+/// A block lies at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub unsafe fn load_under(at: *const u8, mask: Vector) -> Vector {
-    // SAFETY: only words under the mask are read, and the caller promises those.
-    unsafe { _mm_maskload_epi32(at.cast(), mask) }
+pub unsafe fn load_blocks(at: *const u8, _: usize) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe { load(at) }
 }
 
+/// Writes the block that begins with so many words.
+///
 /// # Safety
-/// Room for the words of `mask` that are all ones lies at `at`.
+/// A block's room lies at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
-    // SAFETY: only words under the mask are written, and the caller promises those.
-    unsafe { _mm_maskstore_epi32(at.cast(), mask, a) }
+pub unsafe fn store_blocks(at: *mut u8, _: usize, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { store(at, a) }
 }
 
 strides!(

@@ -93,22 +93,36 @@ pub unsafe fn store(at: *mut u8, a: Vector) {
     unsafe { _mm256_storeu_si256(at.cast(), a) }
 }
 
+/// The blocks that begin with `words` words; zeros behind them.
+///
 /// # Safety
-/// The words of `mask` that are all ones lie at `at`.
+/// So many blocks lie at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub unsafe fn load_under(at: *const u8, mask: Vector) -> Vector {
-    // SAFETY: only words under the mask are read, and the caller promises those.
-    unsafe { _mm256_maskload_epi32(at.cast(), mask) }
+pub unsafe fn load_blocks(at: *const u8, words: usize) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match words > 4 {
+            true => load(at),
+            false => _mm256_zextsi128_si256(_mm_loadu_si128(at.cast())),
+        }
+    }
 }
 
+/// Writes the blocks that begin with `words` words.
+///
 /// # Safety
-/// Room for the words of `mask` that are all ones lies at `at`.
+/// Room for them lies at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub unsafe fn store_under(at: *mut u8, mask: Vector, a: Vector) {
-    // SAFETY: only words under the mask are written, and the caller promises those.
-    unsafe { _mm256_maskstore_epi32(at.cast(), mask, a) }
+pub unsafe fn store_blocks(at: *mut u8, words: usize, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match words > 4 {
+            true => store(at, a),
+            false => _mm_storeu_si128(at.cast(), first(a)),
+        }
+    }
 }
 
 strides!(
