@@ -1,7 +1,7 @@
 //! Raw rates of every suite, backend and size, sealing and opening: what a whole path cannot exceed.
 //!
 //! Backends take turns in rounds of a few milliseconds, so that a slow moment of the machine hits all of
-//! them. `cargo bench -p weir-io --bench cipher [-- SUITE]` prints the suites whose name has SUITE in it.
+//! them. `cargo bench -p weir-io --bench cipher` prints the usual suites, `… -- SUITE` every one whose name has SUITE in it.
 
 use std::time::Duration;
 
@@ -21,10 +21,11 @@ fn main() {
     let (turns, turn) = if smoke { (SMOKE_TURNS, SMOKE_TURN) } else { (TURNS, TURN) };
     print!("{}", cipher::choice().measure_all());
     println!(
-        "{:32} {:5} {:8} {:>6} {:>9} {:>8} {:>8} {:>8}",
-        "suite", "does", "backend", "bytes", "ns", "clocks", "Mpps", "Gb/s"
+        "{:32} {:5} {:8} {:>6} {:>9} {:>8} {:>8} {:>8} {:>7}",
+        "suite", "does", "backend", "bytes", "ns", "clocks", "Mpps", "Gb/s", "/aws-lc"
     );
-    for suite in rate::usual_suites().into_iter().filter(|suite| suite.to_string().contains(&wanted)) {
+    let suites = if wanted.is_empty() { rate::usual_suites() } else { Suite::all() };
+    for suite in suites.into_iter().filter(|suite| suite.to_string().contains(&wanted)) {
         for direction in [rate::Direction::Seal, rate::Direction::Open] {
             for size in SIZES {
                 compare(suite, direction, size, turns, turn);
@@ -48,9 +49,10 @@ fn compare(suite: Suite, direction: rate::Direction, size: usize, turns: usize, 
             }
         }
     }
+    let library = best[0].map_or(f64::NAN, |rate| rate.ns_per_packet);
     for ((name, _), rate) in backends.iter().zip(best.into_iter().flatten()) {
         println!(
-            "{:32} {:5} {:8} {:>6} {:>9.1} {:>8} {:>8.2} {:>8.2}",
+            "{:32} {:5} {:8} {:>6} {:>9.1} {:>8} {:>8.2} {:>8.2} {:>7.2}",
             suite.to_string(),
             format!("{direction:?}").to_lowercase(),
             name,
@@ -59,6 +61,7 @@ fn compare(suite: Suite, direction: rate::Direction, size: usize, turns: usize, 
             rate.clocks_per_packet.map_or("-".to_string(), |clocks| format!("{clocks:.0}")),
             rate.packets_per_second() / 1e6,
             rate.bits_per_second() / 1e9,
+            rate.ns_per_packet / library,
         );
     }
 }

@@ -6,13 +6,23 @@
 //! Refuses: keys of another length than the suite's.
 
 mod aws_lc;
+#[cfg(target_arch = "x86_64")]
+mod cbc;
 mod choice;
 #[cfg(target_arch = "x86_64")]
 mod gcm_key;
 mod hmac;
 #[cfg(target_arch = "x86_64")]
+mod multi_hmac;
+#[cfg(target_arch = "x86_64")]
 mod narrow;
 pub mod rate;
+#[cfg(target_arch = "x86_64")]
+mod separate;
+#[cfg(target_arch = "x86_64")]
+mod sha512;
+#[cfg(target_arch = "x86_64")]
+mod sha_ni;
 mod shape;
 #[cfg(target_arch = "x86_64")]
 mod vaes;
@@ -52,7 +62,7 @@ pub fn by_name(name: &str) -> Option<Arc<dyn Ciphers>> {
     }
 }
 
-/// The fastest ciphers of this machine, by measurement: the first SA of an encryption takes some
+/// The fastest ciphers of this machine, by measurement: the first SA of a suite takes some
 /// milliseconds.
 pub fn best() -> Arc<dyn Ciphers> {
     Arc::new(choice())

@@ -1,14 +1,14 @@
 //! Which backend seals and opens packets of which size, decided by measuring them on this machine.
 //!
-//! Once a process for each encryption, when its first SA is made, a few milliseconds: every backend that
+//! Once a process for each suite, when its first SA is made, a few milliseconds: every backend that
 //! has it takes turns at a batch of packets of each size class, and the shortest of its times counts. A
 //! moment in which the CPU was elsewhere lengthens one turn and decides nothing. Where one backend is
-//! available nothing is measured.
+//! available nothing is measured, and neither is NULL without integrity, which does nothing.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use weir_core::ipsec::{Cipher, Ciphers, Encryption, Integrity, Job, KeyLength, Keys, Suite};
+use weir_core::ipsec::{Cipher, Ciphers, Job, KeyLength, Keys, Suite};
 
 use super::rate::{BATCH, Direction, Testbed, keys};
 
@@ -18,20 +18,19 @@ const CLASSES: usize = BOUNDS.len() + 1;
 /// A payload of each class.
 const SAMPLES: [usize; CLASSES] = [64, 400, 900, 1400];
 const TURNS: usize = 4;
-const ENCRYPTIONS: usize = Encryption::ALL.len();
 
 /// The backends there are, by preference where they are equally fast, and what was measured of them.
 #[derive(Debug)]
 pub struct Choice {
     backends: Vec<Arc<dyn Ciphers>>,
-    /// Rows in the order of [`Encryption::ALL`]; nothing where there is nothing to choose.
-    rows: [OnceLock<Option<Row>>; ENCRYPTIONS],
+    /// A row a suite; nothing where there is nothing to choose.
+    rows: Vec<(Suite, OnceLock<Option<Row>>)>,
 }
 
-/// One encryption's measurements.
+/// One suite's measurements.
 #[derive(Clone, Debug)]
 struct Row {
-    encryption: Encryption,
+    suite: Suite,
     names: Vec<String>,
     seal: Classes,
     open: Classes,
@@ -62,27 +61,26 @@ pub fn choice(backends: impl FnOnce() -> Vec<Arc<dyn Ciphers>>) -> &'static Choi
 impl Choice {
     /// A choice among `backends`, of which there is at least one.
     pub fn new(backends: Vec<Arc<dyn Ciphers>>) -> Choice {
-        Choice { backends, rows: Default::default() }
+        let rows = Suite::all().into_iter().map(|suite| (suite, OnceLock::new())).collect();
+        Choice { backends, rows }
     }
 
-    /// Measures every encryption, for a report of all of them.
+    /// Measures every suite, for a report of all of them.
     pub fn measure_all(&self) -> &Choice {
-        for encryption in Encryption::ALL {
-            self.row(encryption);
+        for (suite, row) in &self.rows {
+            row.get_or_init(|| measure(&self.backends, *suite));
         }
         self
     }
 
-    fn row(&self, encryption: Encryption) -> Option<&Row> {
-        let at = Encryption::ALL.iter().position(|&e| e == encryption)?;
-        self.rows[at].get_or_init(|| row(&self.backends, encryption)).as_ref()
+    fn row(&self, suite: Suite) -> Option<&Row> {
+        let (_, row) = self.rows.iter().find(|(known, _)| *known == suite)?;
+        row.get_or_init(|| measure(&self.backends, suite)).as_ref()
     }
 }
 
 /// `None` when there is nothing to choose.
-fn row(backends: &[Arc<dyn Ciphers>], encryption: Encryption) -> Option<Row> {
-    let integrity = (!encryption.is_aead()).then_some(Integrity::HmacSha256_128);
-    let suite = Suite::new(encryption, integrity, false).ok()?;
+fn measure(backends: &[Arc<dyn Ciphers>], suite: Suite) -> Option<Row> {
     let ciphers: Vec<_> =
         backends.iter().filter_map(|backend| backend.cipher(suite, false, &keys(suite)).ok()).collect();
     let names: Vec<_> = ciphers.iter().map(|cipher| cipher.backend()).collect();
@@ -102,14 +100,13 @@ fn row(backends: &[Arc<dyn Ciphers>], encryption: Encryption) -> Option<Row> {
             times
         }))
     };
-    Some(Row { encryption, names, seal: classes(Direction::Seal), open: classes(Direction::Open) })
+    Some(Row { suite, names, seal: classes(Direction::Seal), open: classes(Direction::Open) })
 }
 
 impl Ciphers for &'static Choice {
     fn cipher(&self, suite: Suite, esn: bool, keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength> {
-        let (seal, open) = self
-            .row(suite.encryption())
-            .map_or(([0; CLASSES], [0; CLASSES]), |row| (row.seal.picks(), row.open.picks()));
+        let (seal, open) =
+            self.row(suite).map_or(([0; CLASSES], [0; CLASSES]), |row| (row.seal.picks(), row.open.picks()));
         let same = |picks: Picks| picks.iter().all(|&pick| pick == seal[0]);
         if same(seal) && same(open) {
             return self.backends[seal[0]].cipher(suite, esn, keys);
@@ -196,17 +193,17 @@ fn by_class(names: &[String], picks: &Picks) -> String {
     parts.join(", ")
 }
 
-/// A line an encryption that was measured, and direction: what is used, and the nanoseconds a packet of
+/// A line a suite that was measured, and direction: what is used, and the nanoseconds a packet of
 /// each class took.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut measured = self.rows.iter().filter_map(|row| row.get()?.as_ref()).peekable();
+        let mut measured = self.rows.iter().filter_map(|(_, row)| row.get()?.as_ref()).peekable();
         if measured.peek().is_none() {
             writeln!(f, "nothing measured: one backend, or no SA yet")?;
         }
         for row in measured {
             for (name, classes) in [("seal", &row.seal), ("open", &row.open)] {
-                write!(f, "{} {name}: {}", row.encryption.name(), by_class(&row.names, &classes.picks()))?;
+                write!(f, "{} {name}: {}", row.suite, by_class(&row.names, &classes.picks()))?;
                 for (backend, name) in row.names.iter().enumerate() {
                     let times = classes.0.iter().map(|times| format!("{:.0}", times[backend]));
                     write!(f, "; {name} {} ns", times.collect::<Vec<_>>().join("/"))?;

@@ -1,9 +1,10 @@
-//! AES-GCM by vector instructions of CPUs without AVX-512: VAES and VPCLMULQDQ on 256 bits, or AES-NI and PCLMULQDQ.
+//! AES by vector instructions of CPUs without AVX-512: VAES and VPCLMULQDQ on 256 bits, or AES-NI and PCLMULQDQ.
 //!
 //! Promises: those of [`super::vaes`]: what needs instructions is reached only through [`Vaes256`] and [`AesNi`], which exist
 //! only on a CPU that has them; secrets decide neither a branch nor an address; keys are wiped when dropped.
-//! Refuses: other machines. Every other suite is aws-lc's.
+//! Refuses: other machines. ChaCha20-Poly1305 is aws-lc's.
 
+mod cbc;
 mod gcm;
 mod interleaved;
 mod lanes128;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use weir_core::ipsec::{Cipher, Ciphers, Encryption, Job, KeyLength, Keys, Suite};
 
 use super::aws_lc::{AwsLc, salted};
+use super::separate;
+use super::shape::Shape;
 
 /// The names that [`Cipher::backend`] gives.
 pub const VAES256: &str = "vaes-256";
@@ -25,6 +28,14 @@ mod two {
 
 mod one {
     super::gcm::gcm!("avx2,aes,pclmulqdq", super::lanes128, [1 2 3 4 5 6 7]);
+}
+
+mod two_chains {
+    super::cbc::cbc!("avx2,vaes,aes", super::lanes256, super::Vaes256, super::VAES256);
+}
+
+mod one_chain {
+    super::cbc::cbc!("avx2,aes", super::lanes128, super::AesNi, super::AES_NI);
 }
 
 /// Proof that this CPU has VAES and VPCLMULQDQ on 256 bits.
@@ -53,9 +64,9 @@ impl AesNi {
     }
 }
 
-/// Makes a proof's ciphers of the `Gcm` in `$module`.
+/// Makes a proof's ciphers of the `Gcm` in `$module` and the `Cbc` in `$chains`.
 macro_rules! ciphers {
-    ($proof:ident, $cipher:ident, $module:ident, $name:expr) => {
+    ($proof:ident, $cipher:ident, $module:ident, $chains:ident, $name:expr) => {
         impl Ciphers for $proof {
             fn cipher(&self, suite: Suite, esn: bool, keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength> {
                 keys.check(suite)?;
@@ -63,7 +74,11 @@ macro_rules! ciphers {
                     Encryption::AesGcm128 => Arc::new($cipher::<10>::new(*self, suite, esn, keys)),
                     Encryption::AesGcm192 => Arc::new($cipher::<12>::new(*self, suite, esn, keys)),
                     Encryption::AesGcm256 => Arc::new($cipher::<14>::new(*self, suite, esn, keys)),
-                    _ => return AwsLc.cipher(suite, esn, keys),
+                    Encryption::AesCbc128 => return self.cbc::<10>(suite, esn, keys),
+                    Encryption::AesCbc192 => return self.cbc::<12>(suite, esn, keys),
+                    Encryption::AesCbc256 => return self.cbc::<14>(suite, esn, keys),
+                    Encryption::Null => return separate::null(Shape::new(suite, esn), keys),
+                    Encryption::ChaCha20Poly1305 => return AwsLc.cipher(suite, esn, keys),
                 })
             }
 
@@ -73,6 +88,18 @@ macro_rules! ciphers {
 
             fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
                 AwsLc.digest(parts)
+            }
+        }
+
+        impl $proof {
+            fn cbc<const ROUNDS: usize>(
+                self,
+                suite: Suite,
+                esn: bool,
+                keys: &Keys,
+            ) -> Result<Arc<dyn Cipher>, KeyLength> {
+                let key = $chains::Cbc::<ROUNDS>::new(self, keys.encryption.bytes());
+                separate::cbc(Shape::new(suite, esn), key, keys)
             }
         }
 
@@ -118,5 +145,5 @@ macro_rules! ciphers {
     };
 }
 
-ciphers!(Vaes256, Two, two, VAES256);
-ciphers!(AesNi, One, one, AES_NI);
+ciphers!(Vaes256, Two, two, two_chains, VAES256);
+ciphers!(AesNi, One, one, one_chain, AES_NI);

@@ -4,25 +4,22 @@
 //! that has them; secrets decide neither a branch nor an address; keys are wiped when dropped. ESP's
 //! packets are short, so all that depends on the key alone is prepared with the key, and the code of one
 //! packet is straight enough for the CPU to work on its neighbours meanwhile.
-//! Refuses: other machines ([`Vaes::new`] is `None`). ChaCha20-Poly1305 is aws-lc's, and so is every HMAC but
-//! SHA-256's.
+//! Refuses: other machines ([`Vaes::new`] is `None`). ChaCha20-Poly1305 is aws-lc's.
 
 mod cbc;
 mod gcm;
 pub(super) mod ghash;
 pub(super) mod schedule;
-mod separate;
-pub mod sha256;
 
 use std::sync::Arc;
 
 use weir_core::ipsec::{Cipher, Ciphers, Encryption, Job, KeyLength, Keys, Suite};
 
 use super::aws_lc::{AwsLc, salted};
+use super::separate;
 use super::shape::Shape;
 use cbc::Cbc;
 use gcm::Gcm;
-use separate::{Integrity, Null, Separate};
 
 /// The name that [`Cipher::backend`] gives.
 pub const NAME: &str = "vaes";
@@ -57,10 +54,7 @@ impl Ciphers for Vaes {
             Encryption::AesCbc128 => return self.cbc::<10>(shape, keys),
             Encryption::AesCbc192 => return self.cbc::<12>(shape, keys),
             Encryption::AesCbc256 => return self.cbc::<14>(shape, keys),
-            Encryption::Null => match Integrity::new(&shape, keys) {
-                Some(integrity @ Integrity::Pairs(_)) => Arc::new(Separate { shape, key: Null, integrity }),
-                _ => return AwsLc.cipher(suite, esn, keys),
-            },
+            Encryption::Null => return separate::null(shape, keys),
             Encryption::ChaCha20Poly1305 => return AwsLc.cipher(suite, esn, keys),
         })
     }
@@ -76,11 +70,7 @@ impl Ciphers for Vaes {
 
 impl Vaes {
     fn cbc<const ROUNDS: usize>(self, shape: Shape, keys: &Keys) -> Result<Arc<dyn Cipher>, KeyLength> {
-        let key = Cbc::<ROUNDS>::new(self, keys.encryption.bytes());
-        match Integrity::new(&shape, keys) {
-            Some(integrity) => Ok(Arc::new(Separate { shape, key, integrity })),
-            None => AwsLc.cipher(shape.suite, shape.esn, keys),
-        }
+        separate::cbc(shape, Cbc::<ROUNDS>::new(self, keys.encryption.bytes()), keys)
     }
 }
 

@@ -70,6 +70,18 @@ pub fn last_round(a: Vector, key: Vector) -> Vector {
 }
 
 #[inline]
+#[target_feature(enable = "avx2,aes")]
+pub fn inverse_round(a: Vector, key: Vector) -> Vector {
+    _mm_aesdec_si128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,aes")]
+pub fn last_inverse_round(a: Vector, key: Vector) -> Vector {
+    _mm_aesdeclast_si128(a, key)
+}
+
+#[inline]
 #[target_feature(enable = "avx2,pclmulqdq")]
 pub fn product<const HALVES: i32>(a: Vector, b: Vector) -> Vector {
     _mm_clmulepi64_si128::<HALVES>(a, b)
@@ -113,6 +125,28 @@ pub unsafe fn load_blocks(at: *const u8, _: usize) -> Vector {
 pub unsafe fn store_blocks(at: *mut u8, _: usize, a: Vector) {
     // SAFETY: the caller's promise.
     unsafe { store(at, a) }
+}
+
+/// A block of each of some packets.
+///
+/// # Safety
+/// A block lies at `offset` behind each of the pointers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn gather(at: &[*mut u8; LANES], offset: usize) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_loadu_si128(at[0].add(offset).cast()) }
+}
+
+/// [`gather`]'s way back.
+///
+/// # Safety
+/// As for [`gather`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn scatter(at: &[*mut u8; LANES], offset: usize, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe { _mm_storeu_si128(at[0].add(offset).cast(), a) }
 }
 
 strides!(

@@ -70,6 +70,18 @@ pub fn last_round(a: Vector, key: Vector) -> Vector {
 }
 
 #[inline]
+#[target_feature(enable = "avx2,vaes")]
+pub fn inverse_round(a: Vector, key: Vector) -> Vector {
+    _mm256_aesdec_epi128(a, key)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,vaes")]
+pub fn last_inverse_round(a: Vector, key: Vector) -> Vector {
+    _mm256_aesdeclast_epi128(a, key)
+}
+
+#[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
 pub fn product<const HALVES: i32>(a: Vector, b: Vector) -> Vector {
     _mm256_clmulepi64_epi128::<HALVES>(a, b)
@@ -122,6 +134,33 @@ pub unsafe fn store_blocks(at: *mut u8, words: usize, a: Vector) {
             true => store(at, a),
             false => _mm_storeu_si128(at.cast(), first(a)),
         }
+    }
+}
+
+/// A block of each of some packets.
+///
+/// # Safety
+/// A block lies at `offset` behind each of the pointers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn gather(at: &[*mut u8; LANES], offset: usize) -> Vector {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm256_set_m128i(_mm_loadu_si128(at[1].add(offset).cast()), _mm_loadu_si128(at[0].add(offset).cast()))
+    }
+}
+
+/// [`gather`]'s way back.
+///
+/// # Safety
+/// As for [`gather`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn scatter(at: &[*mut u8; LANES], offset: usize, a: Vector) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm_storeu_si128(at[0].add(offset).cast(), _mm256_castsi256_si128(a));
+        _mm_storeu_si128(at[1].add(offset).cast(), _mm256_extracti128_si256::<1>(a));
     }
 }
 

@@ -1,115 +1,48 @@
-//! AES-CBC of ESP packets (RFC 3602), without its ICV.
-//!
-//! Encryption is serial in a packet, each block waiting for the one before, and a batch has many packets:
-//! 16 of them go side by side, four to a vector, and a lane that is done takes the next packet. A lane for
-//! which there is none doubles another: it reads and writes what that one does. Decryption is parallel in
-//! a packet: a block needs only the ciphertext before it.
-//!
-//! ```text
-//! encrypted   | sequence number | body 0 | body 1 …    under an IV of zero
-//! sent        | IV              | cipher 0, 1 …        which makes the IV unpredictable
-//! ```
+//! AES-CBC of ESP packets (RFC 3602), without its ICV: 16 packets side by side, four to a vector ([`super::super::cbc`]).
 
 #![allow(clippy::needless_range_loop)]
 
 use std::arch::x86_64::*;
 
 use weir_core::ipsec::Job;
-use zeroize::Zeroize;
 
 use super::Vaes;
 use super::ghash::xor3;
-use super::schedule::{MOST, expand};
-use crate::cipher::shape::{HEADER, Shape};
+use crate::cipher::cbc::{BLOCK, Lanes, Schedules, side_by_side};
+use crate::cipher::separate::Blocks;
+use crate::cipher::shape::Shape;
 
-const BLOCK: usize = 16;
 /// Vectors in flight at once, and packets: four to a vector.
 const VECTORS: usize = 4;
 const LANES: usize = 4 * VECTORS;
 
-/// Round keys of both directions.
-#[repr(C, align(64))]
-pub struct Cbc<const ROUNDS: usize> {
-    encrypt: [__m128i; MOST],
-    decrypt: [__m128i; MOST],
-}
+/// A key.
+pub struct Cbc<const ROUNDS: usize>(Box<Schedules>);
 
-/// Packets being encrypted: where the next block of each is, how many are left, the last ciphertext.
-#[repr(C, align(64))]
-struct Lanes {
-    chains: [__m128i; LANES],
-    at: [*mut u8; LANES],
-    left: [usize; LANES],
+impl<const ROUNDS: usize> Blocks for Cbc<ROUNDS> {
+    const NAME: Option<&str> = Some(super::NAME);
+
+    fn encrypt(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
+        side_by_side(shape, jobs, |lanes, run| {
+            // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do; of lanes
+            // `side_by_side` promises what `run` asks for.
+            unsafe { self.run(lanes, run) }
+        });
+    }
+
+    fn decrypt(&self, iv_and_body: &mut [u8]) {
+        if let Some((iv, body)) = iv_and_body.split_first_chunk_mut() {
+            // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do.
+            unsafe { self.decrypt_blocks(iv, body) }
+        }
+    }
 }
 
 impl<const ROUNDS: usize> Cbc<ROUNDS> {
     /// `key` has the length that goes with `ROUNDS`.
-    pub fn new(_: Vaes, key: &[u8]) -> Box<Cbc<ROUNDS>> {
-        assert_eq!(key.len() / 4 + 6, ROUNDS, "rounds follow from the key's length");
-        // SAFETY: `Vaes` exists only where `prepare`'s instructions do.
-        unsafe { Cbc::prepare(key) }
-    }
-
-    #[target_feature(enable = "aes,sse2")]
-    fn prepare(key: &[u8]) -> Box<Cbc<ROUNDS>> {
-        let zero = [_mm_setzero_si128(); MOST];
-        let mut cbc = Box::new(Cbc { encrypt: zero, decrypt: zero });
-        cbc.encrypt = expand(key);
-        for round in 0..=ROUNDS {
-            let key = cbc.encrypt[ROUNDS - round];
-            // The first and the last key of decryption are those of encryption as they are.
-            let inner = round > 0 && round < ROUNDS;
-            cbc.decrypt[round] = if inner { _mm_aesimc_si128(key) } else { key };
-        }
-        cbc
-    }
-
-    /// Writes the IV of each packet that fits `shape` and encrypts its body.
-    pub fn encrypt(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
-        // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do.
-        unsafe { self.encrypt_all(shape, jobs) }
-    }
-
-    /// Decrypts whole blocks in place.
-    pub fn decrypt(&self, iv: &[u8; BLOCK], blocks: &mut [u8]) {
-        // SAFETY: a `Cbc` is made only where `Vaes` exists, hence where these instructions do.
-        unsafe { self.decrypt_blocks(iv, blocks) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
-    fn encrypt_all(&self, shape: &Shape, jobs: &mut [Job<'_>]) {
-        let mut waiting = jobs.iter_mut().filter_map(|job| blocks(shape, job));
-        let mut lanes = Lanes {
-            chains: [_mm_setzero_si128(); LANES],
-            at: [std::ptr::null_mut(); LANES],
-            left: [0; LANES],
-        };
-        loop {
-            for lane in 0..LANES {
-                if lanes.left[lane] == 0
-                    && let Some(blocks) = waiting.next()
-                {
-                    lanes.at[lane] = blocks.as_mut_ptr();
-                    lanes.left[lane] = blocks.len() / BLOCK;
-                    lanes.chains[lane] = _mm_setzero_si128();
-                }
-            }
-            let busy = (0..LANES).filter(|&lane| lanes.left[lane] > 0);
-            let Some(active) = busy.min_by_key(|&lane| lanes.left[lane]) else { break };
-            let run = lanes.left[active];
-            for lane in 0..LANES {
-                if lanes.left[lane] == 0 {
-                    lanes.at[lane] = lanes.at[active];
-                    lanes.chains[lane] = lanes.chains[active];
-                }
-            }
-            // SAFETY: each lane has `run` blocks: those with work no less, as `run` is the least of them,
-            // and the idle ones are where `active` is, in the same state.
-            unsafe { self.run(&mut lanes, run) };
-            for left in &mut lanes.left {
-                *left = left.saturating_sub(run);
-            }
-        }
+    pub fn new(_: Vaes, key: &[u8]) -> Cbc<ROUNDS> {
+        // SAFETY: `Vaes` exists only where AES does.
+        Cbc(unsafe { Schedules::new(key, ROUNDS) })
     }
 
     /// Encrypts `run` blocks of every lane.
@@ -117,13 +50,13 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
     /// # Safety
     /// Every lane's pointer is good for `run` blocks; two lanes share blocks only if they share a chain.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,aes")]
-    unsafe fn run(&self, lanes: &mut Lanes, run: usize) {
+    unsafe fn run(&self, lanes: &mut Lanes<LANES>, run: usize) {
         let mut states = [_mm512_setzero_si512(); VECTORS];
         for i in 0..VECTORS {
             // SAFETY: four lanes are a vector.
             states[i] = unsafe { _mm512_loadu_si512(lanes.chains.as_ptr().add(4 * i).cast()) };
         }
-        let whitening = _mm512_broadcast_i32x4(self.encrypt[0]);
+        let whitening = _mm512_broadcast_i32x4(self.0.encrypt[0]);
         for block in 0..run {
             for i in 0..VECTORS {
                 // SAFETY: the caller's promise.
@@ -131,12 +64,12 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
                 states[i] = xor3(states[i], plain, whitening);
             }
             for round in 1..ROUNDS {
-                let key = _mm512_broadcast_i32x4(self.encrypt[round]);
+                let key = _mm512_broadcast_i32x4(self.0.encrypt[round]);
                 for i in 0..VECTORS {
                     states[i] = _mm512_aesenc_epi128(states[i], key);
                 }
             }
-            let key = _mm512_broadcast_i32x4(self.encrypt[ROUNDS]);
+            let key = _mm512_broadcast_i32x4(self.0.encrypt[ROUNDS]);
             for i in 0..VECTORS {
                 states[i] = _mm512_aesenclast_epi128(states[i], key);
                 // SAFETY: the caller's promise.
@@ -162,7 +95,7 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
             let mut ciphers = [_mm512_setzero_si512(); VECTORS];
             let mut states = ciphers;
             let (blocks, at) = (stride.len() / BLOCK, stride.as_mut_ptr());
-            let whitening = _mm512_broadcast_i32x4(self.decrypt[0]);
+            let whitening = _mm512_broadcast_i32x4(self.0.decrypt[0]);
             for vector in 0..VECTORS {
                 let at = at.wrapping_add(64 * vector).cast();
                 // SAFETY: the mask has the words of whole blocks in `stride`, and no others are read.
@@ -170,12 +103,12 @@ impl<const ROUNDS: usize> Cbc<ROUNDS> {
                 states[vector] = _mm512_xor_si512(ciphers[vector], whitening);
             }
             for round in 1..ROUNDS {
-                let key = _mm512_broadcast_i32x4(self.decrypt[round]);
+                let key = _mm512_broadcast_i32x4(self.0.decrypt[round]);
                 for i in 0..VECTORS {
                     states[i] = _mm512_aesdec_epi128(states[i], key);
                 }
             }
-            let key = _mm512_broadcast_i32x4(self.decrypt[ROUNDS]);
+            let key = _mm512_broadcast_i32x4(self.0.decrypt[ROUNDS]);
             for vector in 0..VECTORS {
                 let chained = _mm512_alignr_epi64::<6>(ciphers[vector], before);
                 before = ciphers[vector];
@@ -226,19 +159,4 @@ unsafe fn scatter(at: &[*mut u8; LANES], first: usize, offset: usize, blocks: __
 fn mask(blocks: usize, vector: usize) -> u8 {
     let blocks = blocks.saturating_sub(4 * vector).min(4);
     ((1u32 << (2 * blocks)) - 1) as u8
-}
-
-/// IV and body, the IV's number alone in its place; `None` when the packet does not fit.
-fn blocks<'a>(shape: &Shape, job: &'a mut Job<'_>) -> Option<&'a mut [u8]> {
-    let (covered, _) = shape.covered(job.packet)?;
-    let blocks = covered.get_mut(HEADER..)?;
-    *blocks.first_chunk_mut()? = [0; 8];
-    Some(blocks)
-}
-
-impl<const ROUNDS: usize> Drop for Cbc<ROUNDS> {
-    fn drop(&mut self) {
-        self.encrypt.zeroize();
-        self.decrypt.zeroize();
-    }
 }
