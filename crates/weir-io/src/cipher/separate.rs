@@ -31,7 +31,7 @@ trait Integrity: Send + Sync {
     fn verify(&self, shape: &Shape, jobs: &mut [Job<'_>]);
 }
 
-/// Of several packets at once where the CPU has the instructions; `None` elsewhere, and for a suite without integrity.
+/// The integrity of several packets at once where the CPU has the instructions; `None` elsewhere, and for a suite without integrity.
 fn several(suite: Suite, keys: &Keys) -> Option<Box<dyn Integrity>> {
     let key = keys.integrity.bytes();
     Some(match suite.integrity()? {
