@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Powers of H lie in memory in falling order, so that neighbours are one load. Strides are of eight blocks, which fill the
-//! latency of an AES round; packets of more than one [interleaved](super::interleaved) stride go by those. Lengths are multiples of 4 bytes, so the last vector is masked by words; what is read and written back
-//! beyond them is the ICV.
+//! latency of an AES round; packets of more than one [interleaved](super::interleaved) stride go by those. Lengths are
+//! multiples of 4 bytes, so the last vector is masked by words; what is read and written back beyond them is the ICV.
 //!
 //! Loops count rather than iterate: an adaptor the compiler leaves as a call has no vector registers, and
 //! everything around it goes through memory.
