@@ -32,6 +32,8 @@ pub enum Admission {
     Nothing,
     /// Flows that carry this mark: the administrator's rules say so, flow by flow.
     Marked(Mark),
+    /// Flows that carry this label of conntrack's 128, likewise.
+    Labelled(u8),
     /// All that are established: the rules were judged to accept each of their packets.
     Established,
 }
@@ -95,7 +97,7 @@ reasons! {
     Young              "young"               "The kernel does not take it for lasting yet.";
     NotEstablished     "not_established"     "Its connection is not established, or ends.";
     Unheard            "unheard"             "It began before anybody listened, and the kernel does not tell what becomes of it.";
-    Mark               "mark"                "It does not carry the mark that admits flows.";
+    Mark               "mark"                "It does not carry the mark or the label that admits flows.";
     Rules              "rules"               "The rules do not allow that established flows pass without them.";
     Policy             "policy"              "An IPsec policy of the kernel may concern it.";
     NoOffload          "no_offload"          "Nothing here can forward it past the kernel.";

@@ -12,8 +12,8 @@ use weir_io::netns;
 use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
 use weir_io::xdp_tally::{self, Tally};
 
-const FLOWS: u16 = 100;
-const RUN: u16 = 7;
+const FLOWS: u32 = 100;
+const RUN: u8 = 7;
 const SHORT: u64 = 100_000_000;
 const LONG: u64 = 1_000_000_000;
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let expected =
         xdp_tally::Layout { ethertype: 0x0800, protocol_at: 23, protocol: 17, mark_at: 42, magic: *b"we" };
-    let mut tally = Tally::attach("t0", index("t0")?, expected, FLOWS.into())?;
+    let mut tally = Tally::attach("t0", index("t0")?, expected, FLOWS)?;
     let written = Layout { sequence: Some(48), time: Some(52), checksum: Some(40) };
     let slots: Vec<FrameTemplate> = (0..FLOWS).map(slot).collect();
     let mut generator = Generator::new(index("g0")?, written, &slots, 1)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn slot(flow: u16) -> FrameTemplate {
+fn slot(flow: u32) -> FrameTemplate {
     let mut head = vec![0; 60];
     head[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     head[12..14].copy_from_slice(&[8, 0]);
@@ -53,7 +53,7 @@ fn slot(flow: u16) -> FrameTemplate {
     head[22] = 64;
     head[23] = 17;
     head[42..44].copy_from_slice(b"we");
-    head[44..46].copy_from_slice(&RUN.to_be_bytes());
-    head[46..48].copy_from_slice(&flow.to_be_bytes());
+    head[44..48].copy_from_slice(&flow.to_be_bytes());
+    head[44] = RUN;
     FrameTemplate { head, len: 60, sequence: 0 }
 }

@@ -21,7 +21,7 @@ use crate::bpf::attach::{AttachError, Attachment, XdpMode};
 /// What a test packet looks like. All numbers in it are big-endian.
 ///
 /// ```text
-/// at:  magic u16 | run u16 | flow u16 | sequence u32 | sent u64, CLOCK_MONOTONIC ns
+/// at:  magic u16 | run u8 | flow u24 | sequence u32 | sent u64, CLOCK_MONOTONIC ns
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -139,10 +139,10 @@ impl Tally {
     }
 
     /// Forgets everything; counts packets of `run` from now on. No traffic may flow.
-    pub fn start(&mut self, run: u16) -> Result<(), TallyError> {
+    pub fn start(&mut self, run: u8) -> Result<(), TallyError> {
         self.flows.clear()?;
         self.latency.clear()?;
-        let state = TallyState { run: run.to_be_bytes(), ..TallyState::default() };
+        let state = TallyState { run, ..TallyState::default() };
         Ok(self.state.write(&state.to_bytes())?)
     }
 
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    const RUN: u16 = 0x1234;
+    const RUN: u8 = 0x12;
     const MAGIC: [u8; 2] = [0x57, 0x1f];
     const LAYOUT: Layout =
         Layout { ethertype: 0x0800, protocol_at: 23, protocol: 17, mark_at: 42, magic: MAGIC };
@@ -192,10 +192,10 @@ mod tests {
         }
     }
 
-    fn packet(run: u16, flow: u16, sequence: u32, sent: u64) -> Vec<u8> {
+    fn packet(run: u8, flow: u32, sequence: u32, sent: u64) -> Vec<u8> {
         let mut mark = MAGIC.to_vec();
-        mark.extend(run.to_be_bytes());
-        mark.extend(flow.to_be_bytes());
+        mark.push(run);
+        mark.extend(&flow.to_be_bytes()[1..]);
         mark.extend(sequence.to_be_bytes());
         mark.extend(sent.to_be_bytes());
         build::Frame::ipv4([10, 0, 0, 1].into(), [10, 1, 0, 1].into()).udp(1, 9, &mark)
@@ -237,6 +237,7 @@ mod tests {
             ("another magic", changed(good(0, 0), 42), foreign),
             ("another run", packet(RUN + 1, 0, 0, now), foreign),
             ("a flow too many", good(4, 0), foreign),
+            ("a flow too many by its highest byte", good(0x10000, 0), foreign),
             ("the first of a flow", good(3, 0), delivered),
             ("the same again", good(3, 0), duplicated),
             ("far enough ahead that one bit is left", good(3, 63), delivered),
@@ -261,7 +262,7 @@ mod tests {
             *reached.entry(*expected).or_default() += 1;
         }
         let of = |counts| reached.get(&counts).copied().unwrap_or(0);
-        assert_eq!([delivered, duplicated, reordered, beyond, foreign].map(of), [7, 3, 4, 2, 7]);
+        assert_eq!([delivered, duplicated, reordered, beyond, foreign].map(of), [7, 3, 4, 2, 8]);
         let latencies = tally.latencies().expect("readable");
         assert_eq!(latencies.first(), Some(&(0, 1)), "never negative");
         let total: u64 = latencies.iter().map(|l| l.1).sum();
@@ -297,14 +298,14 @@ mod tests {
     #[test]
     fn random_arrivals_are_judged_as_described() {
         const PACKETS: usize = 100_000;
-        const FLOWS: u16 = 7;
-        let Some(tally) = loaded("random_arrivals_are_judged_as_described", FLOWS.into()) else { return };
+        const FLOWS: u32 = 7;
+        let Some(tally) = loaded("random_arrivals_are_judged_as_described", FLOWS) else { return };
         let mut random = SplitMix64::new(29);
-        let mut flows: HashMap<u16, (Remembered, i64)> = HashMap::new();
+        let mut flows: HashMap<u32, (Remembered, i64)> = HashMap::new();
         let mut before = tally.counts().expect("readable");
         for n in 0..PACKETS {
             let roll = random.next_u64();
-            let (flow, step) = ((roll >> 32) as u16 % FLOWS, roll as u32);
+            let (flow, step) = ((roll >> 32) as u32 % FLOWS, roll as u32);
             let (remembered, next) = flows.entry(flow).or_default();
             // Mostly the next one; else some way ahead, or behind.
             let number = match step % 16 {

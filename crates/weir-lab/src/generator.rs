@@ -27,7 +27,7 @@ pub const TURN: Duration = Duration::from_millis(5);
 /// Puts packets of one traffic stream on the wire, in order.
 pub trait Transmitter: Send {
     /// Offers the next `want` packets, marked with `run` and the present time.
-    fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted>;
+    fn transmit(&mut self, want: u32, run: u8) -> io::Result<Transmitted>;
 
     /// Starts the stream again: packet 0 of every flow is next, in the order of `seed`.
     fn restart(&mut self, plan: &TrafficSpec, seed: u64) -> io::Result<()>;
@@ -57,7 +57,7 @@ pub struct Transmitted {
 pub struct TrafficSpec {
     pub rate: Rate,
     pub window: Duration,
-    pub run: u16,
+    pub run: u8,
 }
 
 /// What a run sent.
@@ -171,13 +171,13 @@ mod tests {
 
     /// Takes everything, or all but every `refuse`th packet; keeps what it was asked for.
     struct Wire {
-        calls: Vec<(u32, u16)>,
+        calls: Vec<(u32, u8)>,
         refuse: Option<u64>,
         seen: u64,
     }
 
     impl Transmitter for Wire {
-        fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted> {
+        fn transmit(&mut self, want: u32, run: u8) -> io::Result<Transmitted> {
             self.calls.push((want, run));
             let before = self.refuse.map_or(0, |n| self.seen / n);
             self.seen += u64::from(want);

@@ -28,7 +28,7 @@ const LATENCY_MAX_NS: u64 = 10_000_000_000;
 /// Takes arrived packets off the wire.
 pub trait Collector: Send {
     /// Forgets what came before; packets of `run` count from now on.
-    fn start(&mut self, run: u16) -> io::Result<()>;
+    fn start(&mut self, run: u8) -> io::Result<()>;
 
     /// Counts every waiting packet, up to a batch. Called while packets are being sent.
     fn collect(&mut self, tally: &mut Tally) -> io::Result<()>;
@@ -58,7 +58,7 @@ pub trait Collector: Send {
 /// What arrived of one run.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    run: u16,
+    run: u8,
     /// The number after the highest seen, by flow.
     next: Vec<u32>,
     /// One bit for each of a flow's last numbers, at `number % (64 × words)`.
@@ -77,7 +77,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn new(run: u16, flows: u32) -> Self {
+    pub fn new(run: u8, flows: u32) -> Self {
         let words = (MEMORY / WINDOW / flows.max(1)).max(1).next_power_of_two() as usize;
         Tally {
             run,
@@ -156,7 +156,7 @@ mod tests {
     use crate::workload::{Link, Traffic};
     use weir_stats::search::Rate;
 
-    const RUN: u16 = 3;
+    const RUN: u8 = 3;
 
     /// Frames of a healthy run: `rounds` packets of each of `flows` flows.
     fn frames(family: Family, flows: u32, rounds: u32) -> Vec<Vec<u8>> {

@@ -106,6 +106,11 @@ pub trait Running {
         Ok(())
     }
 
+    /// Flows of a firewall that it took over so far, where it takes any.
+    fn taken(&mut self) -> Result<Option<u64>, LabError> {
+        Ok(None)
+    }
+
     /// What a reader of its values must know.
     fn notes(&self) -> Vec<String>;
 

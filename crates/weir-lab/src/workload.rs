@@ -94,7 +94,7 @@ impl Traffic {
         for &size in &sizes {
             for flow in 0..workload.flows {
                 let ends = address::ends(workload.family, flow, workload.flows, routes);
-                headers.push(Header::new(link, ends, flow as u16, size));
+                headers.push(Header::new(link, ends, flow, size));
             }
         }
         Ok(Traffic { family: workload.family, flows: workload.flows, pattern, class, headers, notes })
@@ -142,16 +142,16 @@ impl Traffic {
     /// Writes headers and mark of a packet into `frame` and returns the frame's length. What follows
     /// the mark is not touched: it must be zero already, and stays so.
     #[inline]
-    pub fn write(&self, packet: Packet, run: u16, sent_ns: u64, frame: &mut [u8]) -> usize {
+    pub fn write(&self, packet: Packet, run: u8, sent_ns: u64, frame: &mut [u8]) -> usize {
         let class = self.class[packet.slot as usize];
         let header = &self.headers[(class * self.flows + packet.flow) as usize];
-        let mark = Mark { run, flow: packet.flow as u16, sequence: packet.sequence, sent_ns };
+        let mark = Mark { run, flow: packet.flow, sequence: packet.sequence, sent_ns };
         header.write(mark, frame);
         self.len(packet)
     }
 
     /// The finished frame of a packet, for those who keep frames rather than write them.
-    pub fn frame(&self, packet: Packet, run: u16, sent_ns: u64) -> Vec<u8> {
+    pub fn frame(&self, packet: Packet, run: u8, sent_ns: u64) -> Vec<u8> {
         let mut frame = vec![0; self.len(packet)];
         self.write(packet, run, sent_ns, &mut frame);
         frame
@@ -283,7 +283,7 @@ mod tests {
                 assert_ne!(&udp[6..8], &[0, 0], "a zero UDP checksum means none");
                 assert_eq!(sum(&[&pseudo, udp].concat()), 0xffff, "UDP");
                 let mark = Mark::read(&frame).expect("our own mark");
-                assert_eq!((mark.run, u32::from(mark.flow)), (9, packet.flow));
+                assert_eq!((mark.run, mark.flow), (9, packet.flow));
                 assert_eq!((mark.sequence, mark.sent_ns), (packet.sequence, n * 1_234_567_891_011));
             }
         }

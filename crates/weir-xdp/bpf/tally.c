@@ -15,10 +15,11 @@ WEIR_LICENSE;
 /*
  * A test packet carries, big-endian and at tally_params.mark_at:
  *
- *   magic u16 | run u16 | flow u16 | sequence u32 | sent u64, CLOCK_MONOTONIC in nanoseconds
+ *   magic u16 | run u8 | flow u24 | sequence u32 | sent u64, CLOCK_MONOTONIC in nanoseconds
  */
+/* The run in front of its flow, in one word. */
 #define MARK_RUN 2
-#define MARK_FLOW 4
+#define MARK_FLOW_BITS 24
 #define MARK_SEQUENCE 6
 #define MARK_SENT 10
 #define MARK_LEN 18
@@ -92,10 +93,14 @@ int weir_tally(struct xdp_md *ctx)
 		goto foreign;
 	if (load16(frame + 12) != tally_params.ethertype || *(__u8 *)(frame + tally_params.protocol_at) != tally_params.protocol)
 		goto foreign;
-	if (load16(mark) != tally_params.magic || load16(mark + MARK_RUN) != state.run)
+	__u32 word = bpf_ntohl(load32(mark + MARK_RUN));
+
+	if (load16(mark) != tally_params.magic || word >> MARK_FLOW_BITS != state.run)
 		goto foreign;
-	__u32 number = bpf_ntohs(load16(mark + MARK_FLOW));
-	if (number >= tally_params.flows)
+	__u32 number = word & ((1 << MARK_FLOW_BITS) - 1);
+
+	/* The second for the verifier, which does not know that the first is the smaller. */
+	if (number >= tally_params.flows || number >= TALLY_FLOWS_MAX)
 		goto foreign;
 
 	__u64 sent = bpf_be64_to_cpu(load64(mark + MARK_SENT));

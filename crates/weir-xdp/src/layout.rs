@@ -252,9 +252,8 @@ shared! {
         }
         /// Everything `tally` counts but latencies.
         struct TallyState = "tally_state" {
-            /// The run's number is in network byte order.
-            run: [u8; 2],
-            pad: [u8; 6],
+            run: u8,
+            pad: [u8; 7],
             delivered: u64,
             duplicated: u64,
             reordered: u64,
@@ -338,8 +337,8 @@ constants! {
         FRONT_LEN = 14;
     }
     "weir/tally.h" {
-        /// Flows of one tally: 2^16 × 16 B = 1 MiB.
-        TALLY_FLOWS_MAX = 1 << 16;
+        /// Flows of one tally: 2^17 × 16 B = 2 MiB.
+        TALLY_FLOWS_MAX = 1 << 17;
         /// Numbers each flow remembers.
         TALLY_WINDOW = 64;
         /// 64 buckets to each power of two.

@@ -104,6 +104,9 @@ enum Verb {
         /// looking at single packets: `0x100/0x100` (docs/firewall.md)
         #[arg(long, value_name = "MARK/MASK", conflicts_with_all = ["keys", "bypass_firewall"])]
         ct_mark: Option<String>,
+        /// The same with the conntrack label of this number (`/etc/xtables/connlabel.conf`)
+        #[arg(long, value_name = "NUMBER", conflicts_with_all = ["keys", "bypass_firewall", "ct_mark"])]
+        ct_label: Option<u8>,
         /// Forward past the kernel's packet filter and address translation, which are not asked
         #[arg(long)]
         bypass_firewall: bool,
@@ -345,11 +348,13 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             let args = router::StartArgs { state, bypass_firewall: *bypass_firewall, take_over: *take_over };
             router::start(file, cli.socket.clone(), args)?.run()
         }
-        Verb::Accelerate { devices, keys, ct_mark, bypass_firewall, take_over } => {
+        Verb::Accelerate { devices, keys, ct_mark, ct_label, bypass_firewall, take_over } => {
             log::begin(cli.log);
             let state = Default::default();
             let args = router::StartArgs { state, bypass_firewall: *bypass_firewall, take_over: *take_over };
-            router::accelerate((devices, *keys, ct_mark.as_deref()), cli.socket.clone(), args)?.run()
+            let mark = ct_mark.as_ref().map(|mark| format!("{{ ct_mark = {mark:?} }}"));
+            let told = mark.or_else(|| ct_label.map(|label| format!("{{ ct_label = {label} }}")));
+            router::accelerate((devices, *keys, told), cli.socket.clone(), args)?.run()
         }
         Verb::Doctor { file } => doctor::run(file),
         Verb::Relay(args) => {

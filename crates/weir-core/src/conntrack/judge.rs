@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use super::{Admission, Direction, Reason};
 use crate::wire::ctnetlink::{
-    KernelOnly, STATUS_ASSURED, STATUS_DYING, STATUS_OFFLOADED, STATUS_SEEN_REPLY, TCP_ESTABLISHED, Tuple,
+    KernelOnly, Labels, STATUS_ASSURED, STATUS_DYING, STATUS_OFFLOADED, STATUS_SEEN_REPLY, TCP_ESTABLISHED,
+    Tuple,
 };
 use crate::wire::protocol;
 
@@ -46,6 +47,7 @@ pub(super) struct Known {
     pub status: u32,
     pub tcp_state: Option<u8>,
     pub mark: Option<u32>,
+    pub labels: Option<Labels>,
     pub kernel_only: Option<KernelOnly>,
 }
 
@@ -99,6 +101,9 @@ fn admitted(known: &Known, admission: Admission) -> Option<Reason> {
         Admission::Nothing => Some(Reason::Rules),
         Admission::Established => None,
         Admission::Marked(mark) => (!known.mark.is_some_and(|m| mark.admits(m))).then_some(Reason::Mark),
+        Admission::Labelled(label) => {
+            (!known.labels.is_some_and(|labels| labels.has(label))).then_some(Reason::Mark)
+        }
     }
 }
 

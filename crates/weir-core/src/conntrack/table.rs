@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use super::judge::{Known, judge};
 use super::{Admission, Direction, Reason, Way};
-use crate::wire::ctnetlink::{Entry, Event, Tuple};
+use crate::wire::ctnetlink::{Entry, Event, Labels, Tuple};
 
 #[cfg(feature = "testing")]
 pub(super) mod fuzz;
@@ -68,18 +68,18 @@ enum Touch {
     Asked,
 }
 
-/// The entries of one tuple: one, but where zones tell them apart or the kernel resolved a clash.
+/// The entries of one tuple: one, but where zones tell them apart or the kernel resolved a clash. Boxed, for there are millions of the other kind.
 #[derive(Debug)]
+#[expect(clippy::box_collection)]
 enum Arriving {
     One(FlowId),
-    Several(Vec<FlowId>),
+    Several(Box<Vec<FlowId>>),
 }
 
-/// Bytes of memory an entry takes: itself, by its tuples and zone, and each tuple; hash tables are filled to seven eighths at
-/// most and to seven sixteenths at least.
-pub const FLOW_BYTES: usize = size_of::<Flow>()
-    + 16 * (size_of::<(Tuple, u32, FlowId)>() + 1) / 7
-    + 2 * 16 * (size_of::<(Tuple, Arriving)>() + 1) / 7;
+/// Bytes of memory an entry takes: itself, and each of its tuples; the hash table is filled to seven eighths at most and to seven
+/// sixteenths at least, and what grows by doubling has up to twice what it needs.
+pub const FLOW_BYTES: usize =
+    2 * size_of::<Option<Flow>>() + 2 * 16 * (size_of::<(Tuple, Arriving)>() + 1) / 7;
 
 impl Flow {
     pub fn original(&self) -> &Tuple {
@@ -121,7 +121,7 @@ pub struct FlowTable {
     local: HashSet<IpAddr>,
     flows: Vec<Option<Flow>>,
     free: Vec<FlowId>,
-    by_entry: HashMap<(Tuple, u32), FlowId>,
+    len: usize,
     /// The entries whose packets arrive like this.
     arriving: HashMap<Tuple, Arriving>,
     dump: u32,
@@ -143,7 +143,7 @@ impl FlowTable {
             local: HashSet::new(),
             flows: Vec::new(),
             free: Vec::new(),
-            by_entry: HashMap::new(),
+            len: 0,
             arriving: HashMap::new(),
             dump: 0,
             changes: Vec::new(),
@@ -156,11 +156,11 @@ impl FlowTable {
     }
 
     pub fn len(&self) -> usize {
-        self.by_entry.len()
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.by_entry.is_empty()
+        self.len == 0
     }
 
     /// Entries the kernel told of that found no room.
@@ -191,8 +191,8 @@ impl FlowTable {
         std::mem::take(&mut self.changes)
     }
 
-    /// Entries whose mark an event may have taken away: kernels before 6.2 do not say that it is 0. To be asked for, and heard
-    /// as [`Source::Answer`].
+    /// Entries whose mark or label an event may have taken away: kernels before 6.2 do not say that a mark is 0, and none says that no
+    /// label is left. To be asked for, and heard as [`Source::Answer`].
     pub fn take_questions(&mut self) -> Vec<Tuple> {
         std::mem::take(&mut self.questions)
     }
@@ -265,7 +265,7 @@ impl FlowTable {
         match event {
             Event::Present(entry) => self.present(entry, source),
             Event::Gone(entry) => {
-                if let Some(&id) = self.by_entry.get(&(entry.original, entry.zone)) {
+                if let Some(id) = self.known(entry) {
                     self.remove(id);
                 }
             }
@@ -273,9 +273,20 @@ impl FlowTable {
         }
     }
 
+    /// The entry of this original tuple in this zone.
+    fn known(&self, entry: &Entry) -> Option<FlowId> {
+        let is = |id: &FlowId| {
+            let flow = self.flow(*id).map(|flow| (flow.known.original, flow.known.zone));
+            flow == Some((entry.original, entry.zone))
+        };
+        match self.arriving.get(&entry.original)? {
+            Arriving::One(id) => Some(*id).filter(is),
+            Arriving::Several(all) => all.iter().copied().find(is),
+        }
+    }
+
     fn present(&mut self, entry: &Entry, source: Source) {
-        let key = (entry.original, entry.zone);
-        let known = self.by_entry.get(&key).copied();
+        let known = self.known(entry);
         // Other translation of the same tuple: the message that told of the end of the one before was lost.
         let same = known.filter(|&id| self.flow(id).is_some_and(|flow| *flow.reply() == entry.reply));
         if same.is_none() {
@@ -297,6 +308,7 @@ impl FlowTable {
             status: entry.status.unwrap_or(0),
             tcp_state: entry.tcp_state,
             mark: entry.mark.or(whole.then_some(0)),
+            labels: entry.labels.or(whole.then(Labels::default)),
             kernel_only: entry.kernel_only,
         };
         let lifetime_s = entry.timeout_s.unwrap_or(0);
@@ -308,7 +320,7 @@ impl FlowTable {
             Some(place) => *place = Some(flow),
             None => self.flows.push(Some(flow)),
         }
-        self.by_entry.insert((entry.original, entry.zone), id);
+        self.len += 1;
         *self.count(way) += 1;
         let alike = tuples(&known).filter_map(|tuple| self.arrives(tuple, id)).collect::<Vec<_>>();
         alike.into_iter().chain([id]).for_each(|id| self.judge_one(id));
@@ -323,13 +335,18 @@ impl FlowTable {
         known.status = entry.status.unwrap_or(known.status);
         known.tcp_state = entry.tcp_state.or(known.tcp_state.filter(|_| !whole));
         known.kernel_only = entry.kernel_only.or(known.kernel_only.filter(|_| !whole));
-        let unsaid = entry.mark.is_none() && !whole;
-        if let (true, Admission::Marked(mark), Some(known)) = (unsaid, admission, known.mark)
-            && mark.admits(known)
-        {
+        let unsaid = match admission {
+            Admission::Marked(mark) => entry.mark.is_none() && known.mark.is_some_and(|m| mark.admits(m)),
+            Admission::Labelled(label) => {
+                entry.labels.is_none() && known.labels.is_some_and(|l| l.has(label))
+            }
+            Admission::Nothing | Admission::Established => false,
+        };
+        if unsaid && !whole {
             self.questions.push(entry.original);
         }
         known.mark = entry.mark.or(if whole { Some(0) } else { known.mark });
+        known.labels = entry.labels.or(if whole { Some(Labels::default()) } else { known.labels });
         let left = entry.timeout_s.unwrap_or(0);
         // Another state has another time.
         let same = before == (known.tcp_state, known.status);
@@ -349,7 +366,7 @@ impl FlowTable {
             self.changes.push(Change::Release { id, gone: true });
         }
         *self.count(flow.way) -= 1;
-        self.by_entry.remove(&(flow.known.original, flow.known.zone));
+        self.len -= 1;
         self.free.push(id);
         let alone = tuples(&flow.known).filter_map(|tuple| self.leaves(tuple, id)).collect::<Vec<_>>();
         alone.into_iter().for_each(|id| self.judge_one(id));
@@ -365,7 +382,7 @@ impl FlowTable {
             Occupied(mut there) => match there.get_mut() {
                 Arriving::One(other) => {
                     let other = *other;
-                    there.insert(Arriving::Several(vec![other, id]));
+                    there.insert(Arriving::Several(Box::new(vec![other, id])));
                     Some(other)
                 }
                 Arriving::Several(all) => {

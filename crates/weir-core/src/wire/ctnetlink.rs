@@ -44,6 +44,7 @@ const MARK: u16 = 8;
 const SEQ_ADJ_ORIG: u16 = 15;
 const SEQ_ADJ_REPLY: u16 = 16;
 const ZONE: u16 = 18;
+const LABELS: u16 = 22;
 const SYNPROXY: u16 = 24;
 
 const TUPLE_IP: u16 = 1;
@@ -90,6 +91,40 @@ pub enum KernelOnly {
     Synproxy,
 }
 
+/// The labels of an entry (`ct label`), a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Labels([u8; Labels::COUNT / 8]);
+
+impl Labels {
+    pub const COUNT: usize = 128;
+
+    pub fn has(self, label: u8) -> bool {
+        let byte = self.0.get(usize::from(label / 8));
+        byte.is_some_and(|byte| byte >> (label % 8) & 1 != 0)
+    }
+
+    /// One label alone.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of(label: u8) -> Labels {
+        let mut labels = Labels::default();
+        labels.0[usize::from(label / 8)] = 1 << (label % 8);
+        labels
+    }
+
+    /// Words of the machine's own order, as the kernel keeps them.
+    fn read(bytes: &[u8]) -> Option<Labels> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut labels = Labels::default();
+        if !rest.is_empty() || bytes.len() > labels.0.len() {
+            return None;
+        }
+        for (to, word) in labels.0.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&u64::from_ne_bytes(*word).to_le_bytes());
+        }
+        Some(labels)
+    }
+}
+
 /// What an entry says of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -101,6 +136,8 @@ pub struct Entry {
     pub tcp_state: Option<u8>,
     pub timeout_s: Option<u32>,
     pub mark: Option<u32>,
+    /// Events say them when they change; that none is left no event says.
+    pub labels: Option<Labels>,
     pub kernel_only: Option<KernelOnly>,
     /// Tells entries with the same tuples apart; 0: no zone. Above 16 bits it says which direction is in the zone.
     pub zone: u32,
@@ -218,7 +255,7 @@ fn tuple_bytes(tuple: &Tuple) -> Vec<u8> {
 
 fn entry(bytes: &[u8]) -> Option<Entry> {
     let (mut original, mut reply, mut status, mut tcp_state) = (None, None, None, None);
-    let (mut timeout_s, mut mark, mut kernel_only, mut zone) = (None, None, None, 0);
+    let (mut timeout_s, mut mark, mut labels, mut kernel_only, mut zone) = (None, None, None, None, 0);
     for attribute in netlink::attributes(bytes) {
         let (kind, value) = attribute.ok()?;
         match kind {
@@ -233,6 +270,7 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
             PROTOINFO => tcp_state = state_of_tcp(value),
             TIMEOUT => timeout_s = Some(be32(value)?),
             MARK => mark = Some(be32(value)?),
+            LABELS => labels = Some(Labels::read(value)?),
             ZONE => zone = be16(value)?,
             HELP => kernel_only = Some(KernelOnly::Helper),
             SEQ_ADJ_ORIG | SEQ_ADJ_REPLY => kernel_only = Some(KernelOnly::SequenceAdjustment),
@@ -247,7 +285,18 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
         kernel_only = Some(KernelOnly::SequenceAdjustment);
     }
     let created = false;
-    alike.then_some(Entry { original, reply, status, tcp_state, timeout_s, mark, kernel_only, zone, created })
+    alike.then_some(Entry {
+        original,
+        reply,
+        status,
+        tcp_state,
+        timeout_s,
+        mark,
+        labels,
+        kernel_only,
+        zone,
+        created,
+    })
 }
 
 /// Whether any of the numbers a synproxy keeps is one.
@@ -347,6 +396,21 @@ mod tests {
             (Some(TCP_ESTABLISHED), None, None, 0)
         );
         assert!(matches!(event(DELETE, &MASQUERADED, &[]), Event::Gone(_)));
+    }
+
+    #[test]
+    fn labels_are_bits_of_words() {
+        let of = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let Event::Present(entry) = event(NEW, &MASQUERADED, &[(LABELS, &bytes)]) else { return None };
+            let labels = entry.labels.expect("labels");
+            Some((0..=u8::MAX).filter(|&label| labels.has(label)).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[1 << 63 | 1, 1 << 62 | 2]), Some(vec![0, 63, 65, 126]));
+        assert_eq!((of(&[]), of(&[4])), (Some(vec![]), Some(vec![2])));
+        assert_eq!(of(&[1, 2, 3]), None, "more than there are");
+        let Event::Present(none) = event(NEW, &MASQUERADED, &[]) else { panic!("an entry") };
+        assert_eq!(none.labels, None);
     }
 
     #[test]

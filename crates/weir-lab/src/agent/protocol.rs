@@ -29,7 +29,7 @@ pub enum Request {
     /// Opens the receiver → notes.
     Receive(Box<Stream>),
     /// Packets of `run` count from now on → ().
-    Start { run: u16 },
+    Start { run: u8 },
     /// Sends one window → [`Sent`].
     Send(Window),
     /// Waits until nothing comes any more → [`Arrived`].
@@ -63,7 +63,7 @@ pub struct Stream {
 pub struct Window {
     pub rate: Rate,
     pub window_ns: Nanos,
-    pub run: u16,
+    pub run: u8,
     pub seed: u64,
 }
 

@@ -126,7 +126,7 @@ impl Destination {
     }
 
     /// Packets of `run` count from now on.
-    pub fn start(&mut self, run: u16) -> Result<(), LabError> {
+    pub fn start(&mut self, run: u8) -> Result<(), LabError> {
         self.stop_collecting();
         let mut collector = self.collector.take().ok_or_else(lost)?;
         let fresh = collector.start(run).and_then(|()| collector.lost());

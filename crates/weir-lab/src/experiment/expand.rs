@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    Axis, BuildName, Cpus, File, Flows, Frame, Many, OffOrAuto, Offload, Pace, Port, Queues, Quick, Routes,
-    Shape, Slices, WakeUp, ZeroCopy,
+    Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, OffOrAuto, Offload, Pace, Port,
+    Queues, Quick, Routes, Shape, Slices, WakeUp, ZeroCopy,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -249,6 +249,7 @@ fn spread(shape: &Shape, defaults: &Shape, quick: Option<&Quick>) -> Result<Vec<
         build: None,
         relay: None,
         firewall: None,
+        connection_packets: None,
     };
     let start = Partial { draft: blank, missing: None, labels: Vec::new(), listed: Vec::new() };
     let (s, d) = (shape, defaults);
@@ -337,6 +338,10 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     }
     if let Some(rules) = s.firewall.as_ref().or(d.firewall.as_ref()) {
         all = over(all, Axis::Firewall, rules.clone(), kebab, |p, v| p.draft.firewall = Some(v));
+    }
+    if let Some(packets) = s.connection_packets.as_ref().or(d.connection_packets.as_ref()) {
+        let set = |p: &mut Partial, v: ConnectionPackets| p.draft.connection_packets = Some(v.0);
+        all = over(all, Axis::ConnectionPackets, packets.clone(), |n| n.0.to_string(), set);
     }
     all
 }
@@ -489,7 +494,14 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
     let on = |c: &Configuration| {
         // in memory the SUT's thread is the generator's
         let cpus = if c.topology() == Topology::Memory { c.placement.cpus.clone() } else { Vec::new() };
-        (c.topology(), c.placement.generator_cpus.clone(), cpus, has_own_source(c), c.offload())
+        (
+            c.topology(),
+            c.placement.generator_cpus.clone(),
+            cpus,
+            has_own_source(c),
+            c.offload(),
+            c.connection_packets(),
+        )
     };
     // a relay's workers are its own affair; its clients' load and TLS are not
     let of_relay = |c: &Configuration| c.relay().map(|r| (r.tls.is_on(), r.load, r.under_way));
@@ -537,6 +549,7 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         format!("{}flows", c.workload.flows),
         if c.queues() > 0 { format!("{}queues", c.queues()) } else { String::new() },
         if c.offload() { "offload".into() } else { String::new() },
+        c.connection_packets().map_or(String::new(), |n| format!("{n}-packet-connections")),
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),
         cpus(if c.topology() == Topology::Memory { &c.placement.cpus } else { &[] }),

@@ -112,6 +112,7 @@ pub struct Shape {
     pub live_transmit: Option<Many<OffOrAuto>>,
     pub offload: Option<Many<Offload>>,
     pub firewall: Option<Many<FirewallRules>>,
+    pub connection_packets: Option<Many<ConnectionPackets>>,
     /// What stands between the ports of the memory topology.
     pub ipsec: Option<IpsecShape>,
     /// The table of the relay topology.
@@ -162,6 +163,7 @@ pub enum Axis {
     LiveTransmit,
     Offload,
     Firewall,
+    ConnectionPackets,
     Build,
     Mode,
     Direction,
@@ -183,7 +185,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 35] = [
+    pub const ALL: [Axis; 36] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -201,6 +203,7 @@ impl Axis {
         Axis::LiveTransmit,
         Axis::Offload,
         Axis::Firewall,
+        Axis::ConnectionPackets,
         Axis::Build,
         Axis::Mode,
         Axis::Direction,
@@ -241,6 +244,7 @@ impl Axis {
             Axis::LiveTransmit => "live_transmit",
             Axis::Offload => "offload",
             Axis::Firewall => "firewall",
+            Axis::ConnectionPackets => "connection_packets",
             Axis::Build => "build",
             Axis::Mode => "mode",
             Axis::Direction => "direction",
@@ -270,6 +274,7 @@ impl Axis {
                 FrameSize::Imix => None,
             },
             Axis::Flows => Some(f64::from(c.workload.flows)),
+            Axis::ConnectionPackets => c.connection_packets().map(f64::from),
             Axis::Routes => Some(f64::from(c.routes)),
             Axis::Rate => match c.workload.rate {
                 Rate::Pps(pps) => Some(pps as f64),
@@ -480,6 +485,10 @@ checked! {
     /// Distinct flows; elsewhere than in memory no more than a mark can name.
     Flows(u32), format!("a number of flows from 1 to {MEMORY_FLOWS_MAX}"), |s| {
         within(s, 1, i64::from(MEMORY_FLOWS_MAX)).map(|n| n as u32)
+    };
+    /// Packets of a TCP connection, its first three and last three among them.
+    ConnectionPackets(u32), "an even number of packets from 8 to 10000", |s| {
+        within(s, 8, 10_000).filter(|n| n % 2 == 0).map(|n| n as u32)
     };
     /// Installed routes.
     Routes(u32), format!("a number of routes from 1 to {ROUTES_MAX}"), |s| {

@@ -22,7 +22,7 @@ impl PacketTransmitter {
 }
 
 impl Transmitter for PacketTransmitter {
-    fn transmit(&mut self, want: u32, run: u16) -> io::Result<Transmitted> {
+    fn transmit(&mut self, want: u32, run: u8) -> io::Result<Transmitted> {
         let mut done = Transmitted::default();
         let mut left = want as usize;
         while left > 0 {

@@ -81,7 +81,7 @@ impl XdpTransmitter {
         Ok(transmitter)
     }
 
-    fn load(&mut self, run: u16, seed: u64) -> io::Result<()> {
+    fn load(&mut self, run: u8, seed: u64) -> io::Result<()> {
         let head_len = frame::headers_len(self.traffic.family()) + mark::LEN;
         let mark_at = (head_len - mark::LEN) as u16;
         let layout =
@@ -127,7 +127,7 @@ impl Transmitter for XdpTransmitter {
         self.load(plan.run, seed)
     }
 
-    fn transmit(&mut self, want: u32, _: u16) -> io::Result<Transmitted> {
+    fn transmit(&mut self, want: u32, _: u8) -> io::Result<Transmitted> {
         let Some(running) = &mut self.running else { return Ok(Transmitted::default()) };
         running.program.run(want).map_err(other)?;
         running.moved()

@@ -55,6 +55,7 @@ fn bounds() -> Bounds {
 fn outcome(fake: &mut Fake, method: &Method, stop: bool) -> Result<Sample, LabError> {
     let configuration = Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "fake".into(),
         sut: Sut::Weir,
         topology: Topology::Netns,

@@ -14,11 +14,13 @@ use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, RelayScenario};
 use super::spd::Action;
-use super::{FirewallRules, NicModes, Placement, Sut, Topology, Workload};
+use super::{Family, FirewallRules, NicModes, Placement, Sut, Topology, Workload};
 use weir_stats::search::Rate;
 
-/// A mark in a packet names its flow with 16 bits.
-pub const FLOWS_MAX: u32 = 1 << 16;
+/// What the receiver in the kernel remembers ([`weir_io::xdp_tally::FLOWS_MAX`]).
+pub const FLOWS_MAX: u32 = 1 << 17;
+/// Connections that are under way at once: the sockets of both ends fit into the 1,024 descriptors that a process has anywhere.
+pub const UNDER_WAY_MAX: u32 = 256;
 /// Pairs of a run: two clients each.
 const PAIRS_MAX: u32 = IDLE_MAX / 2;
 
@@ -33,6 +35,7 @@ pub struct Configuration {
     pub routes: u32,
     pub placement: Placement,
     firewall: Option<FirewallRules>,
+    connection_packets: Option<u32>,
     sut: Sut,
     scenario: Scenario,
 }
@@ -71,6 +74,11 @@ impl Configuration {
     /// Rules of the device under test's kernel.
     pub fn firewall(&self) -> Option<FirewallRules> {
         self.firewall
+    }
+
+    /// Packets of each connection, where what is measured is connections that begin and end.
+    pub fn connection_packets(&self) -> Option<u32> {
+        self.connection_packets
     }
 
     /// What is measured.
@@ -173,6 +181,8 @@ pub struct Keys {
     pub relay: Option<RelayScenario>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firewall: Option<FirewallRules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_packets: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,6 +209,7 @@ impl From<Configuration> for Keys {
             build: c.build().map(str::to_string),
             relay: c.relay(),
             firewall: c.firewall,
+            connection_packets: c.connection_packets,
             name: c.name,
             workload: c.workload,
             routes: c.routes,
@@ -213,8 +224,8 @@ impl TryFrom<Keys> for Configuration {
         let scenario = scenario(&written)?;
         let PlacementKeys { cpus, port, generator_cpus, .. } = written.placement;
         let placement = Placement { cpus, port, generator_cpus };
-        let Keys { name, sut, workload, routes, firewall, .. } = written;
-        Ok(Configuration { name, workload, routes, placement, firewall, sut, scenario })
+        let Keys { name, sut, workload, routes, firewall, connection_packets, .. } = written;
+        Ok(Configuration { name, workload, routes, placement, firewall, connection_packets, sut, scenario })
     }
 }
 
@@ -240,6 +251,7 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     if w.firewall.is_some() && (!keeps || modes.is_named() || w.ipsec.is_some()) {
         return Err(Invalid::NoFirewall);
     }
+    connecting(w, keeps)?;
     if w.sut == Sut::Command && !matches!(w.topology, Topology::Netns | Topology::Ssh) {
         return Err(Invalid::CommandElsewhere);
     }
@@ -251,6 +263,22 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
         Topology::Ssh => Testbed::Ssh(modes.clone()),
     };
     Ok(Scenario::Forwarding { testbed, ipsec })
+}
+
+/// Connections that begin and end, through a firewall.
+fn connecting(w: &Keys, keeps: bool) -> Result<(), Invalid> {
+    if w.connection_packets.is_none() {
+        return Ok(());
+    }
+    let walled = w.firewall.is_some() || w.sut == Sut::Baseline;
+    let plain = w.workload.family == Family::Inet && w.workload.rate == Rate::FlatOut;
+    if !keeps || !walled || !plain || w.placement.nic_modes.is_named() {
+        return Err(Invalid::NoConnections);
+    }
+    match w.workload.flows {
+        flows if flows > UNDER_WAY_MAX => Err(Invalid::UnderWay { got: flows }),
+        _ => Ok(()),
+    }
 }
 
 /// The IPsec of weir in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
@@ -376,6 +404,29 @@ mod tests {
         assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
         assert_eq!(refused(&|k| k.firewall = Some(FirewallRules::Stateful)), Invalid::NoFirewall);
+        let connecting = |k: &mut Keys| {
+            k.placement.nic_modes = NicModes::default();
+            (k.firewall, k.connection_packets) = (Some(FirewallRules::Masquerade), Some(10));
+        };
+        let mut good = keys();
+        connecting(&mut good);
+        assert!(Configuration::try_from(good).is_ok_and(|c| c.connection_packets() == Some(10)));
+        for change in [
+            |k: &mut Keys| k.firewall = None,
+            |k: &mut Keys| k.workload.family = Family::Inet6,
+            |k: &mut Keys| k.workload.rate = Rate::Pps(1),
+        ] {
+            let changed = |k: &mut Keys| {
+                connecting(k);
+                change(k);
+            };
+            assert_eq!(refused(&changed), Invalid::NoConnections);
+        }
+        let many = |k: &mut Keys| {
+            connecting(k);
+            k.workload.flows = UNDER_WAY_MAX + 1;
+        };
+        assert_eq!(refused(&many), Invalid::UnderWay { got: UNDER_WAY_MAX + 1 });
         assert_eq!(
             refused(&|k| k.relay = Some(RelayScenario::default())),
             Invalid::Relay(RelayError::Elsewhere)

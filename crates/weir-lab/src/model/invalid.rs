@@ -8,6 +8,8 @@ use std::fmt;
 pub use ipsec::{IpsecError, NeededKey};
 pub use relay::RelayError;
 
+use super::configuration::UNDER_WAY_MAX;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
     Ipsec(IpsecError),
@@ -20,6 +22,12 @@ pub enum Invalid {
     NoOffload,
     /// A firewall where the kernel has none, or another choice than weir's own of how devices are driven.
     NoFirewall,
+    /// Connections that begin and end where there is no firewall that they pass, or at a rate.
+    NoConnections,
+    /// More connections under way at once than descriptors.
+    UnderWay {
+        got: u32,
+    },
     /// Commands elsewhere than on hosts and between namespaces.
     CommandElsewhere,
 }
@@ -30,7 +38,10 @@ impl Invalid {
             Invalid::Ipsec(error) => error.remedy(),
             Invalid::Relay(error) => error.remedy(),
             Invalid::NoDevices => "remove them",
-            Invalid::NotOfWeir | Invalid::NoOffload | Invalid::NoFirewall => "remove it",
+            Invalid::NotOfWeir | Invalid::NoOffload | Invalid::NoFirewall | Invalid::NoConnections => {
+                "remove it"
+            }
+            Invalid::UnderWay { .. } => "lower `flows`",
             Invalid::CommandElsewhere => "write it, or name another SUT",
         }
     }
@@ -52,6 +63,15 @@ impl fmt::Display for Invalid {
             }
             Invalid::NoFirewall => {
                 "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices or ipsec"
+            }
+            Invalid::NoConnections => {
+                "`connection_packets` is of SUT \"kernel\" or \"weir\" with `firewall` and family = \"inet\", flat out, without modes of devices"
+            }
+            Invalid::UnderWay { got } => {
+                return write!(
+                    f,
+                    "with `connection_packets` {got} connections are under way at once (`flows`), expected at most {UNDER_WAY_MAX}"
+                );
             }
             Invalid::CommandElsewhere => "SUT \"command\" needs topology = \"netns\" or \"ssh\"",
         })

@@ -18,7 +18,7 @@ use crate::workload::address;
 /// Longer than any campaign.
 const LIFETIME_S: u32 = 86_400;
 
-/// Rules, conntrack's messages, and the way back to the generator.
+/// Rules, and the way back to the generator.
 pub fn prepare(
     namespace: &Namespace,
     (input, output): (&Port, &Port),
@@ -26,7 +26,6 @@ pub fn prepare(
     rules: FirewallRules,
 ) -> Result<(), LabError> {
     namespace.nft(rules.text(&input.name, &output.name))?;
-    namespace.sysctl("net/netfilter/nf_conntrack_events", "1")?;
     let (mac, device) = (DisplayMac(generator_mac), &input.name);
     let mut lines = String::new();
     for family in [Family::Inet, Family::Inet6] {
@@ -37,12 +36,13 @@ pub fn prepare(
     namespace.ip_batch(lines)
 }
 
-/// Makes the workload's flows.
+/// Makes the workload's flows, of which the kernel tells.
 pub fn establish(
     namespace: &Namespace,
     configuration: &Configuration,
     rules: FirewallRules,
 ) -> Result<(), LabError> {
+    namespace.sysctl("net/netfilter/nf_conntrack_events", "1")?;
     let (workload, routes) = (configuration.workload.clone(), configuration.routes);
     let own = match workload.family {
         Family::Inet => address::OUT_V4.0.into(),

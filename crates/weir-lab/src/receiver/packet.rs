@@ -18,7 +18,7 @@ impl PacketCollector {
 }
 
 impl Collector for PacketCollector {
-    fn start(&mut self, _: u16) -> io::Result<()> {
+    fn start(&mut self, _: u8) -> io::Result<()> {
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl XdpCollector {
 }
 
 impl Collector for XdpCollector {
-    fn start(&mut self, run: u16) -> io::Result<()> {
+    fn start(&mut self, run: u8) -> io::Result<()> {
         self.program.start(run).map_err(other)
     }
 

@@ -153,7 +153,7 @@ pub(super) fn drops(family: Family, namespace: &Namespace) -> Result<Counters, L
 }
 
 /// A field of `/proc/net/snmp`: a line of names and a line of values, both after `Table:`.
-fn in_table(text: &str, table: &str, field: &str) -> Option<u64> {
+pub fn in_table(text: &str, table: &str, field: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|l| l.strip_prefix(table)?.strip_prefix(':'));
     let (names, values) = (lines.next()?, lines.next()?);
     let at = names.split_whitespace().position(|name| name == field)?;

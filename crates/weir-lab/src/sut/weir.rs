@@ -61,6 +61,13 @@ struct Status {
     notices: Vec<String>,
 }
 
+/// Flows past the kernel's firewall.
+#[derive(serde::Deserialize)]
+struct Offload {
+    xdp: u64,
+    events: BTreeMap<String, u64>,
+}
+
 pub struct Weir {
     child: Child,
     control: Control,
@@ -245,13 +252,9 @@ impl Running for Weir {
     }
 
     fn await_flows(&mut self, flows: u32) -> Result<(), LabError> {
-        #[derive(serde::Deserialize)]
-        struct Offload {
-            xdp: u64,
-        }
         let until = Instant::now() + READY_WITHIN;
         loop {
-            let Offload { xdp } = self.control.get("/v1/offload")?;
+            let Offload { xdp, .. } = self.control.get("/v1/offload")?;
             if xdp >= u64::from(flows) {
                 self.notes.push(format!("weir: {xdp} flows past the kernel's firewall"));
                 return Ok(());
@@ -263,6 +266,11 @@ impl Running for Weir {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    fn taken(&mut self) -> Result<Option<u64>, LabError> {
+        let Offload { events, .. } = self.control.get("/v1/offload")?;
+        Ok(events.get("taken").copied())
     }
 
     fn notes(&self) -> Vec<String> {

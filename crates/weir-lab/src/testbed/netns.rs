@@ -11,6 +11,7 @@
 //!
 //! Refuses: to hide a fallback. What could not be had (a pinned NAPI thread, AF_XDP) is in the notes.
 
+mod connecting;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use crate::sut::weir::Weir;
 use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running, l3fwd, peer, testpmd};
 use crate::workload::{Link, Traffic};
+use connecting::Connecting;
 use weir_io::offload::{self, Offload};
 use weir_stats::search::Rate;
 
@@ -68,7 +70,12 @@ impl NetnsTestbed {
         let missing = self.missing(configuration);
         let commands = self.commands.get(&configuration.name);
         self.sweep.deploy(missing, |swept| {
-            Ok(Box::new(Deployed::new(configuration, commands, swept)?) as Box<dyn Prepared>)
+            Ok(match configuration.connection_packets() {
+                Some(packets) => {
+                    Box::new(Connecting::new((configuration, packets), commands, swept)?) as Box<dyn Prepared>
+                }
+                None => Box::new(Deployed::new(configuration, commands, swept)?),
+            })
         })
     }
 }
@@ -100,7 +107,7 @@ struct Deployed {
     traffic: Traffic,
     notes: Vec<String>,
     /// Number of the last run; the packets carry it.
-    run: u16,
+    run: u8,
     /// Metrics of the CPUs at work in the last window.
     busy: [(&'static str, Option<f64>); 2],
 }
@@ -235,7 +242,8 @@ fn deploy_device(
         Sut::Vpp => Box::new(Vpp::start(&environment)?),
         other => return Err(LabError::new(format!("{other:?}: not a SUT of the netns topology"))),
     };
-    if let Some(rules) = rules {
+    // Connections make their own.
+    if let Some(rules) = rules.filter(|_| configuration.connection_packets().is_none()) {
         flows::establish(&namespace, configuration, rules)?;
         running.await_flows(configuration.workload.flows)?;
     }

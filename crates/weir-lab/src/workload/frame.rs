@@ -40,7 +40,7 @@ pub struct Header {
 
 impl Header {
     /// `size` is the frame's, in memory; it must hold headers and mark.
-    pub fn new(link: Link, ends: Ends, flow: u16, size: u16) -> Header {
+    pub fn new(link: Link, ends: Ends, flow: u32, size: u16) -> Header {
         let mut bytes = [0; LONGEST];
         bytes[..6].copy_from_slice(&link.destination);
         bytes[6..12].copy_from_slice(&link.source);
@@ -64,7 +64,7 @@ impl Header {
         udp[2..4].copy_from_slice(&ends.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
         let pseudo = addresses_sum + u32::from(PROTOCOL_UDP) + u32::from(udp_len);
-        let sum = pseudo + sum(udp) + sum(&mark::MAGIC) + u32::from(flow);
+        let sum = pseudo + sum(udp) + sum(&mark::MAGIC) + (flow >> 16) + (flow & 0xffff);
         Header { bytes, len: len as u8, sum }
     }
 
@@ -82,7 +82,7 @@ impl Header {
     fn checksum(&self, mark: Mark) -> u16 {
         let time = mark.sent_ns;
         let sum = u64::from(self.sum)
-            + u64::from(mark.run)
+            + (u64::from(mark.run) << 8)
             + u64::from(mark.sequence >> 16)
             + u64::from(mark.sequence & 0xffff)
             + (time >> 48)

@@ -1,8 +1,8 @@
 //! What each test packet carries, right after its UDP header.
 //!
 //! ```text
-//! 0        2      4       6           10                18
-//! | "WR"   | run  | flow  | sequence  | sent, ns        |     all big-endian
+//! 0        2     3        6           10                18
+//! | "WR"   | run | flow   | sequence  | sent, ns        |     all big-endian
 //! ```
 //!
 //! The time is `CLOCK_MONOTONIC`, so that two processes of one machine can subtract.
@@ -15,9 +15,10 @@ pub const MAGIC: [u8; 2] = *b"WR";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Packets of another run (stragglers, warm-up) are told apart by it.
-    pub run: u16,
-    pub flow: u16,
+    /// Packets of another run (stragglers, warm-up) are told apart by it; no straggler is 256 runs late.
+    pub run: u8,
+    /// Below 2²⁴.
+    pub flow: u32,
     /// Number inside the flow, from 0.
     pub sequence: u32,
     pub sent_ns: u64,
@@ -29,8 +30,8 @@ impl Mark {
     pub fn bytes(self) -> [u8; LEN] {
         let mut out = [0; LEN];
         out[..2].copy_from_slice(&MAGIC);
-        out[2..4].copy_from_slice(&self.run.to_be_bytes());
-        out[4..6].copy_from_slice(&self.flow.to_be_bytes());
+        out[2..6].copy_from_slice(&self.flow.to_be_bytes());
+        out[2] = self.run;
         out[6..10].copy_from_slice(&self.sequence.to_be_bytes());
         out[10..18].copy_from_slice(&self.sent_ns.to_be_bytes());
         out
@@ -47,8 +48,8 @@ impl Mark {
         let bytes: &[u8; LEN] = frame.get(at..at + LEN)?.try_into().ok()?;
         let ours = protocol == 17 && bytes[..2] == MAGIC;
         ours.then(|| Mark {
-            run: u16::from_be_bytes([bytes[2], bytes[3]]),
-            flow: u16::from_be_bytes([bytes[4], bytes[5]]),
+            run: bytes[2],
+            flow: u32::from_be_bytes([0, bytes[3], bytes[4], bytes[5]]),
             sequence: u32::from_be_bytes([bytes[6], bytes[7], bytes[8], bytes[9]]),
             sent_ns: u64::from_be_bytes([
                 bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15], bytes[16], bytes[17],

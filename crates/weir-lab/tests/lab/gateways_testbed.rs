@@ -14,6 +14,7 @@ fn configuration(sut: Sut) -> Configuration {
         Workload { family: Family::Inet, frame: FrameSize::Fixed(64), flows: 2, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut,
         topology: Topology::Gateways,
@@ -98,6 +99,7 @@ fn what_is_no_tunnel_gateway_is_refused_with_the_remedy() {
     assert!(alone || missing.contains("run as root"), "{missing}");
     let inet6 = Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         workload: Workload { family: Family::Inet6, ..configuration(Sut::Weir).workload },
         ..configuration(Sut::Weir).into()
     })

@@ -20,6 +20,7 @@ const READY: &str = "the testbed is deployed";
 fn configuration(sut: Sut) -> Configuration {
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "victim".into(),
         sut,
         topology: Topology::Netns,

@@ -75,6 +75,33 @@ fn established_flows_of_a_firewall_are_forwarded_by_the_kernel_and_by_weir() {
     }
 }
 
+/// Ten packets: SYN, SYN and ACK, ACK; two requests and two replies; FIN of each end, and the last ACK.
+#[test]
+fn connections_of_so_many_packets_begin_and_end_through_a_firewall() {
+    let name = "connections_of_so_many_packets_begin_and_end_through_a_firewall";
+    for (sut, packets) in
+        [(Sut::Baseline, 10), (Sut::Kernel, 10), (Sut::Kernel, 100), (Sut::Weir, 10), (Sut::Weir, 100)]
+    {
+        let plain = configuration(sut, Topology::Netns, Family::Inet, Rate::FlatOut);
+        let mut keys = Keys {
+            firewall: (sut != Sut::Baseline).then_some(FirewallRules::Masquerade),
+            connection_packets: Some(packets),
+            ..Keys::from(plain)
+        };
+        keys.workload.flows = 16;
+        let Some(sample) = run(name, &Configuration::try_from(keys).expect("valid")) else { return };
+        let own = sample.metrics["packets_per_connection"];
+        // Those under way at both ends of the window, and what a busy machine acknowledges or sends again.
+        let most = 1.5 * f64::from(packets);
+        assert!(own > 0.9 * f64::from(packets) && own < most, "{own} of {packets}: {sample:#?}");
+        assert!(sample.metrics["connects_per_second"] > 0.0, "{sample:#?}");
+        assert!(!sample.notes.iter().any(|note| note.contains("failed in the window")), "{sample:#?}");
+        let taken = sample.metrics.get("flows_taken_per_connection");
+        assert_eq!(taken.is_some(), sut == Sut::Weir, "{sample:#?}");
+        assert!(taken.is_none_or(|taken| *taken > 0.0), "{sample:#?}");
+    }
+}
+
 #[test]
 fn kernel_ledger_adds_up_paced_and_flat_out() {
     for family in [Family::Inet, Family::Inet6] {

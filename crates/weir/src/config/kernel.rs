@@ -7,6 +7,7 @@
 //! keys = { from = "kernel", ports = ["wan"], default = "drop" }
 //! firewall = "kernel"
 //! firewall = { ct_mark = "0x100/0x100" }
+//! firewall = { ct_label = 1 }
 //! bypass_firewall = true
 //! ```
 
@@ -17,6 +18,7 @@ use toml::de::DeValue;
 use weir_core::conntrack::{Admission, Mark};
 use weir_core::ipsec::spd::Action;
 use weir_core::mirror::Filter;
+use weir_core::wire::ctnetlink::Labels;
 use weir_core::wire::rtnetlink::{Protocol, TABLE_DEFAULT, TABLE_MAIN};
 
 use super::ipsec::policy::{DEFAULTS, Spd};
@@ -88,12 +90,19 @@ const KEYS: [Key; 3] = [
 ];
 const KEYS_TABLE: Table =
     Table { heading: "keys = { … }", about: "IPsec as an IKE daemon gives it to the kernel.", keys: &KEYS };
-const FIREWALL: [Key; 1] = [Key::required(
-    "ct_mark",
-    Form::Text,
-    "Flows whose conntrack entry carries this mark (value/mask), which a rule of the administrator's sets, are forwarded past \
+const FIREWALL: [Key; 2] = [
+    Key::new(
+        "ct_mark",
+        Form::Text,
+        "Flows whose conntrack entry carries this mark (value/mask), which a rule of the administrator's sets, are forwarded past \
      the rules once they are established.",
-)];
+    ),
+    Key::new(
+        "ct_label",
+        Form::Integer(0, Labels::COUNT as u64 - 1),
+        "The same for flows whose entry carries this label, by its number (`/etc/xtables/connlabel.conf`); either this or a mark.",
+    ),
+];
 const FIREWALL_TABLE: Table = Table {
     heading: "firewall = { … }",
     about: "The packet filter and address translation stay the kernel's: it decides about each flow and holds its state. \
@@ -156,7 +165,18 @@ fn firewall(value: &Value<'_>, complaints: &mut Complaints) -> Option<Firewall> 
     }
     let example = "firewall = { ct_mark = \"0x100/0x100\" }";
     let fields = value.table(&key_names(&FIREWALL), example, complaints)?;
-    let value = fields.required("ct_mark", "ct_mark = \"0x100/0x100\"", complaints)?;
+    let value = match (fields.get("ct_mark"), fields.get("ct_label")) {
+        (Some(value), None) => value,
+        (None, Some(value)) => {
+            let label = value.integer(0..=Labels::COUNT as u8 - 1, 1, complaints)?;
+            return Some(Firewall { at, admission: Admission::Labelled(label) });
+        }
+        _ => {
+            let both = "one of `ct_mark` and `ct_label`";
+            value.refuse(both, format!("write `{example}`"), complaints);
+            return None;
+        }
+    };
     let text = value.text("a mark and its mask", "ct_mark = \"0x100/0x100\"", complaints)?;
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -281,6 +301,12 @@ mod tests {
         for wrong in ["0", "0x100/0xff", "0x100/", "mark", ""] {
             let refused = parsed(&format!("{routes}firewall = {{ ct_mark = \"{wrong}\" }}"));
             assert!(refused.expect_err("refused").text.contains("0x100/0x100"), "{wrong}");
+        }
+        let config = parsed(&format!("{routes}firewall = {{ ct_label = 127 }}")).expect("read");
+        assert_eq!(config.kernel.firewall.expect("a firewall").admission, Admission::Labelled(127));
+        for wrong in ["ct_label = 128", "ct_label = \"lan\"", "", "ct_label = 1, ct_mark = \"1\""] {
+            let refused = parsed(&format!("{routes}firewall = {{ {wrong} }}"));
+            assert!(refused.expect_err("refused").text.contains("expected"), "{wrong}");
         }
         let refused = parsed("firewall = { ct_mark = \"1\" }").expect_err("refused").text;
         assert!(refused.contains("routes = \"kernel\""), "{refused}");

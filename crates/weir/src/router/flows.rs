@@ -385,6 +385,7 @@ impl Daemon {
         let flows = Flows::start(handle, tracked, (local(&self.kernel), kept), admission)?;
         let which = match admission {
             Admission::Marked(mark) => format!("with ct mark {:#x}/{:#x}", mark.value(), mark.mask()),
+            Admission::Labelled(label) => format!("with ct label {label}"),
             _ => "that its rules accept without more".to_owned(),
         };
         let entries = lock(&flows.known).table.len();

@@ -73,9 +73,9 @@ pub fn start(path: &Path, socket: Option<PathBuf>, args: StartArgs) -> Result<Da
 }
 
 /// The same without a file: these devices, with everything the kernel has on them; its keys only where asked for. Where its packet
-/// filter or address translation decides about transit, it is asked.
+/// filter or address translation decides about transit, it is asked; or what is `told` of flows says which of them pass it by.
 pub fn accelerate(
-    (devices, keys, ct_mark): (&[String], bool, Option<&str>),
+    (devices, keys, told): (&[String], bool, Option<String>),
     socket: Option<PathBuf>,
     args: StartArgs,
 ) -> Result<Daemon, Failure> {
@@ -85,8 +85,8 @@ pub fn accelerate(
         let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
         firewall::bypassed(&devices).is_ok_and(|bypassed| !bypassed.decisive.is_empty())
     };
-    let firewall = match ct_mark {
-        Some(mark) => Some(format!("{{ ct_mark = {mark:?} }}")),
+    let firewall = match told {
+        Some(told) => Some(told),
         None if !keys && !args.bypass_firewall && decides(devices) => Some("\"kernel\"".to_owned()),
         None => None,
     };

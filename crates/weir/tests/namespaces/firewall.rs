@@ -141,6 +141,16 @@ pub(super) fn in_router<T: Send>(
     netns::inside(&testbed.router, work).expect("the namespace is there")
 }
 
+/// An attribute beside the tuple that a question has, for the entry to be changed to.
+fn change(original: &Tuple, attribute: &[u8]) -> Vec<u8> {
+    let mut request = ctnetlink::query(original);
+    request[4..6].copy_from_slice(&ctnetlink::NEW.to_ne_bytes());
+    request.extend(attribute);
+    let length = (request.len() as u32).to_ne_bytes();
+    request[..4].copy_from_slice(&length);
+    request
+}
+
 /// `conntrack -F`.
 pub(super) fn flush(testbed: &Testbed) {
     let all = netlink::request(ctnetlink::DELETE, netlink::FLAG_ACK, &[0; 4], &[]);
@@ -206,12 +216,8 @@ fn a_flow_whose_entry_is_deleted_or_loses_its_mark_is_the_kernels_at_once() {
     talk.exchange(10_000);
     wait_for_flows(&router, "way=\"xdp\"", 1);
     let original = talk.original();
-    // `conntrack -U --mark 0`: CTA_MARK beside the tuple that a question has.
-    let mut unmark = ctnetlink::query(&original);
-    unmark[4..6].copy_from_slice(&ctnetlink::NEW.to_ne_bytes());
-    unmark.extend([8, 0, 8, 0, 0, 0, 0, 0]);
-    let length = (unmark.len() as u32).to_ne_bytes();
-    unmark[..4].copy_from_slice(&length);
+    // `conntrack -U --mark 0`: CTA_MARK.
+    let unmark = change(&original, &[8, 0, 8, 0, 0, 0, 0, 0]);
     in_router(&testbed, |requests| requests.send(&unmark)).expect("unmarked");
     wait_for_flows(&router, "reason=\"mark\"", 1);
     talk.exchange(10_000);
@@ -224,6 +230,37 @@ fn a_flow_whose_entry_is_deleted_or_loses_its_mark_is_the_kernels_at_once() {
     talk.exchange(10_000);
     drop(talk);
     assert_eq!(flows(&router, "reason=\"zone\""), 0);
+}
+
+#[test]
+fn a_labelled_flow_passes_the_firewall_by_until_its_label_goes() {
+    let test = "a_labelled_flow_passes_the_firewall_by_until_its_label_goes";
+    const LABELLED: &str = "ct state established ct label set 70";
+    let rules = RULES.replace("ct state established ct mark set ct mark or 0x100", LABELLED);
+    assert!(rules.contains(LABELLED));
+    let Some(testbed) = behind(test, &rules) else { return };
+    let config = "routes = \"kernel\"\nfirewall = { ct_label = 70 }\n";
+    let router = testbed.start(&(config.to_owned() + &testbed.config("auto", "")));
+    assert!(router.log().contains("with ct label 70"), "{}", router.log());
+    let mut talk = Conversation::begin(&testbed, ip("10.2.0.2"));
+    talk.exchange(10_000);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    talk.exchange(1_000_000);
+    // `conntrack -U --label-del`: CTA_LABELS without one, of which the kernel's message says nothing.
+    let mut none = vec![20, 0, 22, 0];
+    none.extend([0; 16]);
+    in_router(&testbed, |requests| requests.send(&change(&talk.original(), &none))).expect("unlabelled");
+    wait_for_flows(&router, "reason=\"mark\"", 1);
+    // The rule labels it again with the next packet that the kernel sees.
+    talk.exchange(10_000);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    // Another label is none.
+    nft(&testbed, &rules.replace("label set 70", "label set 71"));
+    let mut other = Conversation::begin(&testbed, ip("10.2.0.2"));
+    other.exchange(10_000);
+    wait_for_flows(&router, "reason=\"mark\"", 1);
+    talk.exchange(10_000);
+    assert_eq!(router.metric("weir_ledger_balance_frames", ""), 0);
 }
 
 /// A process that is stopped hears of no rule: a second later the kernel has the packets, and its rules are obeyed.

@@ -10,6 +10,7 @@ mod firewall;
 mod firewall_faults;
 mod firewall_proved;
 mod firewall_rules;
+mod firewall_translations;
 mod forwarding;
 mod gateways;
 mod in_and_out;

@@ -7,11 +7,13 @@ use super::{Change, Flow, FlowId, FlowTable, Source};
 use crate::conntrack::judge::{Known, judge};
 use crate::conntrack::{Admission, Direction, Mark, Reason, Way};
 use crate::fuzz_input::Input;
-use crate::wire::ctnetlink::{Entry, Event, KernelOnly, Tuple};
+use crate::wire::ctnetlink::{Entry, Event, KernelOnly, Labels, Tuple};
 use crate::wire::protocol;
 
 /// Entries the table has room for; the kernel has more.
 const ROOM: usize = 12;
+/// The label that may admit.
+const LABEL: u8 = 65;
 
 /// The kernel's table as a list, and what whoever follows it has made of what it heard.
 struct Kernel {
@@ -53,6 +55,7 @@ fn entry(input: &mut Input<'_>) -> Entry {
         tcp_state: (protocol == protocol::TCP).then_some(3 + (what >> 7)),
         timeout_s: Some(30),
         mark: Some(u32::from(what & 0x30) << 4),
+        labels: Some(if what & 0x10 == 0 { Labels::default() } else { Labels::of(LABEL) }),
         kernel_only,
         zone: u32::from(input.byte() & 7 == 0),
         created: true,
@@ -136,14 +139,25 @@ impl Kernel {
 }
 
 fn told(known: &Known, created: bool) -> Entry {
-    let &Known { original, reply, zone, status, tcp_state, mark, kernel_only } = known;
+    let &Known { original, reply, zone, status, tcp_state, mark, labels, kernel_only } = known;
     let status = Some(status);
-    Entry { original, reply, zone, status, tcp_state, mark, kernel_only, timeout_s: Some(30), created }
+    Entry {
+        original,
+        reply,
+        zone,
+        status,
+        tcp_state,
+        mark,
+        labels,
+        kernel_only,
+        timeout_s: Some(30),
+        created,
+    }
 }
 
 fn known(entry: &Entry) -> Known {
-    let &Entry { original, reply, zone, status, tcp_state, mark, kernel_only, .. } = entry;
-    Known { original, reply, zone, status: status.unwrap_or(0), tcp_state, mark, kernel_only }
+    let &Entry { original, reply, zone, status, tcp_state, mark, labels, kernel_only, .. } = entry;
+    Known { original, reply, zone, status: status.unwrap_or(0), tcp_state, mark, labels, kernel_only }
 }
 
 /// A history from any bytes.
@@ -182,6 +196,10 @@ pub fn fuzz_conntrack(data: &[u8]) {
                 entry.status |= u32::from(what & 0x40);
                 let mut told = told(entry, false);
                 told.mark = told.mark.filter(|_| what & 1 == 0);
+                if what & 2 == 0 {
+                    entry.labels = Some(if what & 0x20 == 0 { Labels::default() } else { Labels::of(LABEL) });
+                }
+                told.labels = entry.labels.filter(|_| what & 2 == 0);
                 kernel.tell(&Event::Present(told), heard);
             }
             5 => kernel.dump(),
@@ -192,8 +210,9 @@ pub fn fuzz_conntrack(data: &[u8]) {
             }
             _ => {
                 let marked = Mark::new(0x100, 0x100).map(Admission::Marked);
-                let all = [Some(Admission::Nothing), Some(Admission::Established), marked];
-                kernel.admission = all[usize::from(input.byte()) % 3].unwrap_or_default();
+                let labelled = Some(Admission::Labelled(LABEL));
+                let all = [Some(Admission::Nothing), Some(Admission::Established), marked, labelled];
+                kernel.admission = all[usize::from(input.byte()) % 4].unwrap_or_default();
                 kernel.table.set_admission(kernel.admission);
                 kernel.follow();
             }

@@ -25,6 +25,7 @@ fn masqueraded(port: u16) -> Entry {
         tcp_state: Some(TCP_ESTABLISHED),
         timeout_s: Some(432_000),
         mark: Some(0x100),
+        labels: None,
         kernel_only: None,
         zone: 0,
         created: false,
@@ -168,6 +169,25 @@ fn a_mark_admits_and_its_loss_is_asked_about_or_heard() {
     table.observe(&Event::Present(Entry { mark: Some(0x300), ..masqueraded(5) }), Source::Event);
     assert_eq!(way(&table), Way::Kernel(Reason::Mark));
     assert!(table.take_questions().is_empty());
+}
+
+#[test]
+fn a_label_admits_and_every_event_that_does_not_say_it_is_asked_about() {
+    let mut table = admitting(Admission::Labelled(70));
+    let with = |labels| Entry { labels, ..masqueraded(5) };
+    let labels = |bit: u8| crate::wire::ctnetlink::Labels::of(bit);
+    table.observe(&Event::Present(with(None)), Source::Event);
+    assert_eq!(way(&table), Way::Kernel(Reason::Mark), "what was never told is no label");
+    table.observe(&Event::Present(with(Some(labels(71)))), Source::Event);
+    assert_eq!(way(&table), Way::Kernel(Reason::Mark), "it is another one");
+    table.observe(&Event::Present(with(Some(labels(70)))), Source::Event);
+    assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Waiting), 1));
+    table.observe(&Event::Present(with(None)), Source::Event);
+    assert_eq!(table.take_questions(), [masqueraded(5).original]);
+    table.observe(&Event::Present(with(Some(labels(70)))), Source::Answer);
+    assert!(table.take_changes().is_empty() && table.take_questions().is_empty(), "it has it still");
+    table.observe(&Event::Present(with(None)), Source::Answer);
+    assert_eq!((way(&table), table.take_changes().len()), (Way::Kernel(Reason::Mark), 1));
 }
 
 #[test]

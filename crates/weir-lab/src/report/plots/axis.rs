@@ -269,6 +269,7 @@ mod tests {
     fn relay(flows: u32, rate: Rate, relay: RelayScenario) -> Configuration {
         Configuration::try_from(Keys {
             firewall: None,
+            connection_packets: None,
             name: "c".into(),
             sut: Sut::Weir,
             topology: Topology::Relay,

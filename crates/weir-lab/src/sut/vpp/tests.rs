@@ -12,6 +12,7 @@ use weir_stats::search::Rate;
 fn configuration(topology: Topology, family: Family, ipsec: Option<Protection>) -> Configuration {
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut: Sut::Vpp,
         topology,
@@ -219,6 +220,7 @@ fn all_that_it_makes_is_in_the_labs_folder() {
 fn in_memory(sut: Sut, family: Family, ipsec: Option<Protection>) -> Result<Configuration, Invalid> {
     let keys = Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut,
         topology: Topology::Memory,

@@ -11,6 +11,7 @@ use weir_stats::search::Rate;
 fn configuration(sut: Sut, family: Family, frame: FrameSize) -> Configuration {
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut,
         topology: Topology::Memory,

@@ -44,6 +44,7 @@ fn deployed_on(
 fn keys(test: &str, sut: Sut, family: Family, flows: u32, placement: PlacementKeys) -> Keys {
     Keys {
         firewall: None,
+        connection_packets: None,
         name: test.into(),
         sut,
         topology: Topology::Netns,
@@ -86,7 +87,7 @@ fn packets_without_a_route_are_found_by_name_to_the_last() {
 }
 
 /// Frames of a run in which the wire drops, repeats and delays.
-fn mishandled(traffic: &Traffic, run: u16, seed: u64) -> Vec<Vec<u8>> {
+fn mishandled(traffic: &Traffic, run: u8, seed: u64) -> Vec<Vec<u8>> {
     let (mut stream, mut state) = (traffic.stream(seed), seed);
     let mut frames = Vec::new();
     for _ in 0..4000 {

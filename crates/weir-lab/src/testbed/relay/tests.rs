@@ -16,6 +16,7 @@ fn configuration(sut: Sut, relay: RelayScenario) -> Configuration {
         Workload { family: Family::Inet, frame: FrameSize::Fixed(1400), flows: 3, rate: Rate::FlatOut };
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut,
         topology: Topology::Relay,

@@ -38,7 +38,7 @@ pub struct Deployed {
     /// Which of them say that something better was refused.
     fallbacks: Vec<String>,
     /// Number of the last window; the packets carry it.
-    run: u16,
+    run: u8,
 }
 
 impl Deployed {

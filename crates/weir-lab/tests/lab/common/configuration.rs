@@ -7,6 +7,7 @@ use weir_stats::search::Rate;
 pub fn configuration(sut: Sut, topology: Topology, family: Family, rate: Rate) -> Configuration {
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: format!("{sut:?}-{family:?}"),
         sut,
         topology,

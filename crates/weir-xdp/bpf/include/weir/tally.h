@@ -5,8 +5,8 @@
 
 #include <linux/types.h>
 
-/* 2^16 flows of 16 bytes: 1 MiB. A flow's number is 16 bits, so no index leaves the array. */
-#define TALLY_FLOWS_MAX 65536
+/* 2^17 flows of 16 bytes: 2 MiB. */
+#define TALLY_FLOWS_MAX 131072
 
 /* Numbers a flow remembers: one bit each. */
 #define TALLY_WINDOW 64
@@ -29,8 +29,8 @@ struct tally_params {
 };
 
 struct tally_state {
-	__be16 run;
-	__u16 pad[3];
+	__u8 run;
+	__u8 pad[7];
 	__u64 delivered;
 	__u64 duplicated;
 	__u64 reordered;

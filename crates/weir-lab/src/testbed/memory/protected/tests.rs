@@ -32,6 +32,7 @@ fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {
     Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut: Sut::Weir,
         topology: Topology::Memory,

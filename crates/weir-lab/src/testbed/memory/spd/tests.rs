@@ -32,6 +32,7 @@ fn protection(direction: Direction, outer: Family, policies: u32, spd: Spd) -> P
 fn sample(family: Family, flows: u32, p: Protection) -> Sample {
     let configuration = Configuration::try_from(Keys {
         firewall: None,
+        connection_packets: None,
         name: "c".into(),
         sut: Sut::Weir,
         topology: Topology::Memory,
