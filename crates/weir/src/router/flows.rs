@@ -91,6 +91,8 @@ struct Known {
     table: FlowTable,
     /// Flows that may be taken and are not forwarded here.
     wanted: HashSet<FlowId>,
+    /// Those of them that are not old enough to be taken, with the time when they are.
+    fresh: VecDeque<(Nanos, FlowId)>,
     /// Those of them that are to be taken now, and those there was no room for.
     next: VecDeque<FlowId>,
     full: Vec<FlowId>,
@@ -145,6 +147,7 @@ impl Flows {
         let known = Known {
             table,
             wanted: HashSet::new(),
+            fresh: VecDeque::new(),
             next: VecDeque::new(),
             full: Vec::new(),
             taken: HashMap::new(),
@@ -258,7 +261,8 @@ impl Thread {
             if Instant::now() >= due {
                 self.resync();
             } else {
-                sleep.until_woken(due.saturating_duration_since(Instant::now()).min(TURN));
+                let due = due.saturating_duration_since(Instant::now()).min(TURN);
+                sleep.until_woken(due.min(self.until_one_is_old_enough()));
             }
         }
     }

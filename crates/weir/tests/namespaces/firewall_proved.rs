@@ -183,6 +183,29 @@ fn established_flows_pass_by_the_rules_that_accept_them_and_edits_are_obeyed() {
     });
 }
 
+/// Most connections are over before it would pay to take them.
+#[test]
+fn connections_that_are_over_at_once_are_followed_and_not_taken() {
+    let test = "connections_that_are_over_at_once_are_followed_and_not_taken";
+    const SHORT: i64 = 60;
+    let Some(testbed) = behind(test, RULES) else { return };
+    let router = accelerate(&testbed);
+    for _ in 0..SHORT {
+        Conversation::begin(&testbed, ip("10.2.0.2")).exchange(100);
+    }
+    let mut lasting = Conversation::begin(&testbed, ip("10.2.0.2"));
+    lasting.exchange(100);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    lasting.exchange(100_000);
+    let events = |event: &str| -> i64 {
+        router.values("weir_flow_events_total", &format!("event=\"{event}\"")).iter().sum()
+    };
+    assert!(events("heard") >= 2 * SHORT, "each is heard to begin and to end");
+    // A machine that is busy with other things makes some of them last.
+    let taken = events("taken");
+    assert!((1..SHORT / 2).contains(&taken), "{taken} of {SHORT} and one were taken");
+}
+
 #[test]
 fn entries_that_are_deleted_are_obeyed_where_rules_prove_flows() {
     let test = "entries_that_are_deleted_are_obeyed_where_rules_prove_flows";

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use weir_core::conntrack::{Change, Direction, FlowId, Reason, Refresh, Rewrite, Way};
 use weir_core::packet::DeviceId;
 use weir_core::route::Prefix;
 use weir_core::router::lasting::{NoWay, device_toward};
 use weir_core::tables::Tables;
-use weir_core::time::Nanos;
+use weir_core::time::{Nanos, SECOND};
 use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
 use weir_core::wire::protocol;
 use weir_io::clock;
@@ -23,6 +24,9 @@ use super::{Known, Thread, lock};
 
 /// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
 const TAKEN_A_TURN: usize = 512;
+
+/// How long a flow may be taken before it is: most connections are over by then, and taking them would cost more than it saves.
+const TAKEN_AFTER: Nanos = SECOND / 20;
 
 /// A flow that is forwarded here.
 pub(super) struct Taken {
@@ -85,16 +89,30 @@ impl Lifetimes {
     }
 }
 
+impl Known {
+    /// Lets flows be taken that are old enough and still may be.
+    fn ripen(&mut self, now: Nanos) {
+        while self.fresh.front().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, id)) = self.fresh.pop_front()
+        {
+            if self.wanted.contains(&id) {
+                self.next.push_back(id);
+            }
+        }
+    }
+}
+
 impl Thread {
     /// Follows changes of flows and of tables; true when flows are left to be taken.
     pub(super) fn take_and_release(&mut self) -> bool {
         let shared = self.known.clone();
         let mut known = lock(&shared);
+        let now = clock::now();
         for change in known.table.take_changes() {
             match change {
                 Change::Take { id } => {
                     known.wanted.insert(id);
-                    known.next.push_back(id);
+                    known.fresh.push_back((now + TAKEN_AFTER, id));
                 }
                 Change::Release { id, gone } => {
                     known.wanted.remove(&id);
@@ -102,6 +120,7 @@ impl Thread {
                 }
             }
         }
+        known.ripen(now);
         self.kept = known.kept.clone();
         let tables = self.tables.load_full();
         let word = self.offload.word(tables.generation);
@@ -122,6 +141,13 @@ impl Thread {
             known.table.set_way(id, way);
         }
         !known.next.is_empty()
+    }
+
+    /// How long the next flow is too young to be taken.
+    pub(super) fn until_one_is_old_enough(&self) -> Duration {
+        let known = lock(&self.known);
+        let next = known.fresh.front().map(|(due, _)| due.saturating_sub(clock::now()));
+        next.map_or(Duration::MAX, Duration::from_nanos)
     }
 
     /// The tables are others: ways are found again.
