@@ -98,7 +98,6 @@ fn connections_of_so_many_packets_begin_and_end_through_a_firewall() {
         assert!(!sample.notes.iter().any(|note| note.contains("failed in the window")), "{sample:#?}");
         let taken = sample.metrics.get("flows_taken_per_connection");
         assert_eq!(taken.is_some(), sut == Sut::Weir, "{sample:#?}");
-        assert!(taken.is_none_or(|taken| *taken > 0.0), "{sample:#?}");
     }
 }
 

@@ -52,8 +52,11 @@ table inet nat {
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
+/// A translation's name; where who asks and who answers are; what is asked; how that looks to who answers.
+type Kind = (&'static str, [usize; 2], [&'static str; 2], [&'static str; 2]);
+
 /// What is asked, where the asker and the host that answers are, and how the first packet looks there.
-const KINDS: [(&str, [usize; 2], [&str; 2], [&str; 2]); 7] = [
+const KINDS: [Kind; 7] = [
     (
         "masquerade",
         [CLIENT, SERVER],

@@ -102,7 +102,7 @@ impl Connecting {
 
     /// A client whose connections pass.
     fn connect(&self) -> Result<Client, LabError> {
-        let server = std::net::IpAddr::from(address::gateway(Family::Inet, 0));
+        let server = address::gateway(Family::Inet, 0);
         let std::net::IpAddr::V4(server) = server else {
             return Err(LabError::new("connections: the server has no IPv4 address".into()));
         };
