@@ -173,7 +173,7 @@ fn spds_that_mean_nothing_are_refused_with_the_remedy() {
                 .into(),
             "ipsec has `lookup`, which tunnels of mode \"route\" have none of: remove it",
         ),
-        ("[[configuration]]\ntopology = \"netns\"\nflows = 65537\n".into(), "65536 at most where packets carry a mark"),
+        ("[[configuration]]\ntopology = \"netns\"\nflows = 131073\n".into(), "131072 at most where packets carry a mark"),
     ];
     for (body, expected) in cases {
         let got = parse(&body).expect_err(&body).said;
