@@ -22,6 +22,7 @@
 use std::arch::x86_64::*;
 
 pub use super::super::gcm_key::{BLOCK, CHUNK, GcmKey, fits, reduce, reverse};
+pub use super::super::vaes::schedule::encrypt;
 
 /// Blocks of a stride.
 pub const STRIDE: usize = 8;
@@ -187,7 +188,7 @@ macro_rules! gcm {
                             pass = self.stride::<SEAL, VECTORS, false, false>(pass, left);
                             left -= STRIDE * BLOCK;
                             if pass.strides.is_multiple_of(CHUNK_STRIDES) {
-                                pass = self.fold(pass, left);
+                                self.fold(&mut pass, self.key.powers_for(left));
                             }
                         }
                         pass = self.last::<SEAL, false>(pass, left);
@@ -218,14 +219,13 @@ macro_rules! gcm {
             /// Joins chunks: the hash so far stands in front of the next one, times the power of its first block.
             #[inline]
             #[target_feature(enable = $features)]
-            fn fold(&self, mut pass: Pass, left: usize) -> Pass {
+            fn fold(&self, pass: &mut Pass, powers: *const __m128i) {
                 let zero = _mm_setzero_si128();
                 let hash = hash(&pass.sum);
                 pass.sum = [v::broadcast(zero); 3];
-                pass.powers = self.key.powers_for(left);
+                pass.powers = powers;
                 // SAFETY: three entries follow every power in the table.
                 pass.add(v::lanes(hash, zero), unsafe { v::load(pass.powers.cast()) });
-                pass
             }
 
             /// The first 16 bytes, the interleaved strides behind them, and the rest of `left` bytes.
@@ -349,11 +349,7 @@ macro_rules! gcm {
             #[target_feature(enable = $features)]
             unsafe fn first(&self, pass: &mut Pass, nonce: __m128i) {
                 let zero = _mm_setzero_si128();
-                let mut stream = _mm_xor_si128(_mm_insert_epi32::<3>(nonce, 1i32.to_be()), self.key.rounds[0]);
-                for round in 1..ROUNDS {
-                    stream = _mm_aesenc_si128(stream, self.key.rounds[round]);
-                }
-                pass.stream = _mm_aesenclast_si128(stream, self.key.rounds[ROUNDS]);
+                pass.stream = encrypt(&self.key.rounds, ROUNDS, _mm_insert_epi32::<3>(nonce, 1i32.to_be()));
                 // SAFETY: the caller's promise; three entries follow every power in the table.
                 unsafe {
                     let bytes = _mm_loadu_si128(pass.at.cast());
@@ -371,14 +367,9 @@ macro_rules! gcm {
                 if !wide.chunk.begins() {
                     return;
                 }
-                let zero = _mm_setzero_si128();
                 wide.pass.take(wide.sums);
-                wide.sums = [v::broadcast(zero); 3];
-                let hash = hash(&wide.pass.sum);
-                wide.pass.sum = wide.sums;
-                wide.pass.powers = self.key.powers.as_ptr().wrapping_add(wide.chunk.power);
-                // SAFETY: three entries follow every power in the table.
-                unsafe { wide.pass.add(v::lanes(hash, zero), v::load(wide.pass.powers.cast())) };
+                wide.sums = [v::broadcast(_mm_setzero_si128()); 3];
+                self.fold(&mut wide.pass, self.key.powers.as_ptr().wrapping_add(wide.chunk.power));
             }
 
             /// The last vectors: `left` bytes.

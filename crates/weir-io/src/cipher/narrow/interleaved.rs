@@ -117,29 +117,20 @@ pub struct Stride<V> {
     pub rounds: *const __m128i,
 }
 
-/// A line for each register of key stream.
-macro_rules! eight {
-    ($before:expr, $r:literal, $after:expr) => {
-        concat!(
-            $before, $r, "0, ", $r, "0, ", $after, "\n", $before, $r, "1, ", $r, "1, ", $after, "\n",
-            $before, $r, "2, ", $r, "2, ", $after, "\n", $before, $r, "3, ", $r, "3, ", $after, "\n",
-            $before, $r, "4, ", $r, "4, ", $after, "\n", $before, $r, "5, ", $r, "5, ", $after, "\n",
-            $before, $r, "6, ", $r, "6, ", $after, "\n", $before, $r, "7, ", $r, "7, ", $after, "\n",
-        )
+/// An instruction of three registers.
+macro_rules! three {
+    ($op:literal, $r:literal, $to:literal, $a:literal, $b:literal) => {
+        concat!($op, " ", $r, $to, ", ", $r, $a, ", ", $r, $b, "\n")
     };
 }
 
+/// A round of the key stream's eight registers.
 macro_rules! round {
     ($r:literal, $key:literal, $n:literal) => {
-        concat!(
-            $key,
-            " ",
-            $r,
-            "14, xmmword ptr [{rounds} + 16*",
-            $n,
-            "]\n",
-            eight!("vaesenc ", $r, concat!($r, "14"))
-        )
+        round!(@of $r, concat!($key, " ", $r, "14, xmmword ptr [{rounds} + 16*", $n, "]\n"), 0 1 2 3 4 5 6 7)
+    };
+    (@of $r:literal, $key:expr, $($i:literal)*) => {
+        concat!($key, $(three!("vaesenc", $r, $i, $i, 14),)*)
     };
 }
 
@@ -162,78 +153,51 @@ macro_rules! finish {
     };
 }
 
+/// Vector `$i` of what is hashed, its blocks turned around, in register `$to`.
+macro_rules! load {
+    ($r:literal, $p:literal, $w:literal, $to:literal, $i:literal) => {
+        concat!(
+            concat!("vmovdqu ", $r, $to, ", ", $p, " ptr [{hashed} + ", $w, "*", $i, "]\n"),
+            three!("vpshufb", $r, $to, $to, 15),
+        )
+    };
+}
+
+/// Adds the product of register `$of` and vector `$i` of a table to the sum in register `$sum`.
+macro_rules! product {
+    ($r:literal, $p:literal, $w:literal, $sum:literal, $of:literal, $table:literal, $i:literal, $halves:literal) => {
+        concat!(
+            concat!(
+                "vpclmulqdq ",
+                $r,
+                "13, ",
+                $r,
+                $of,
+                ", ",
+                $p,
+                " ptr [{",
+                $table,
+                "} + ",
+                $w,
+                "*",
+                $i,
+                "], ",
+                $halves,
+                "\n"
+            ),
+            three!("vpxor", $r, $sum, $sum, 13),
+        )
+    };
+}
+
 /// The first half of hashing vectors `$i` and `$j`: they are loaded, and low and high products of the first.
 macro_rules! hash {
     ($r:literal, $p:literal, $w:literal, $i:literal, $j:literal) => {
         concat!(
-            "vmovdqu ",
-            $r,
-            "11, ",
-            $p,
-            " ptr [{hashed} + ",
-            $w,
-            "*",
-            $i,
-            "]\n",
-            "vmovdqu ",
-            $r,
-            "12, ",
-            $p,
-            " ptr [{hashed} + ",
-            $w,
-            "*",
-            $j,
-            "]\n",
-            "vpshufb ",
-            $r,
-            "11, ",
-            $r,
-            "11, ",
-            $r,
-            "15\n",
-            "vpshufb ",
-            $r,
-            "12, ",
-            $r,
-            "12, ",
-            $r,
-            "15\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "11, ",
-            $p,
-            " ptr [{powers} + ",
-            $w,
-            "*",
-            $i,
-            "], 0x00\n",
-            "vpxor ",
-            $r,
-            "8, ",
-            $r,
-            "8, ",
-            $r,
-            "13\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "11, ",
-            $p,
-            " ptr [{powers} + ",
-            $w,
-            "*",
-            $i,
-            "], 0x11\n",
-            "vpxor ",
-            $r,
-            "10, ",
-            $r,
-            "10, ",
-            $r,
-            "13\n",
+            load!($r, $p, $w, 11, $i),
+            load!($r, $p, $w, 12, $j),
+            product!($r, $p, $w, 8, 11, "powers", $i, "0x00"),
+            product!($r, $p, $w, 10, 11, "powers", $i, "0x11"),
         )
     };
 }
@@ -242,99 +206,13 @@ macro_rules! hash {
 macro_rules! hash_on {
     ($r:literal, $p:literal, $w:literal, $i:literal, $j:literal) => {
         concat!(
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "12, ",
-            $p,
-            " ptr [{powers} + ",
-            $w,
-            "*",
-            $j,
-            "], 0x00\n",
-            "vpxor ",
-            $r,
-            "8, ",
-            $r,
-            "8, ",
-            $r,
-            "13\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "12, ",
-            $p,
-            " ptr [{powers} + ",
-            $w,
-            "*",
-            $j,
-            "], 0x11\n",
-            "vpxor ",
-            $r,
-            "10, ",
-            $r,
-            "10, ",
-            $r,
-            "13\n",
-            "vpunpcklqdq ",
-            $r,
-            "13, ",
-            $r,
-            "11, ",
-            $r,
-            "12\n",
-            "vpunpckhqdq ",
-            $r,
-            "11, ",
-            $r,
-            "11, ",
-            $r,
-            "12\n",
-            "vpxor ",
-            $r,
-            "11, ",
-            $r,
-            "11, ",
-            $r,
-            "13\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "11, ",
-            $p,
-            " ptr [{folded} + ",
-            $w,
-            "*",
-            $i,
-            "], 0x00\n",
-            "vpxor ",
-            $r,
-            "9, ",
-            $r,
-            "9, ",
-            $r,
-            "13\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "11, ",
-            $p,
-            " ptr [{folded} + ",
-            $w,
-            "*",
-            $i,
-            "], 0x11\n",
-            "vpxor ",
-            $r,
-            "9, ",
-            $r,
-            "9, ",
-            $r,
-            "13\n",
+            product!($r, $p, $w, 8, 12, "powers", $j, "0x00"),
+            product!($r, $p, $w, 10, 12, "powers", $j, "0x11"),
+            three!("vpunpcklqdq", $r, 13, 11, 12),
+            three!("vpunpckhqdq", $r, 11, 11, 12),
+            three!("vpxor", $r, 11, 11, 13),
+            product!($r, $p, $w, 9, 11, "folded", $i, "0x00"),
+            product!($r, $p, $w, 9, 11, "folded", $i, "0x11"),
         )
     };
 }
@@ -428,4 +306,41 @@ macro_rules! strides {
         }
     };
 }
-pub(super) use {begin, eight, finish, hash, hash_on, round, strides};
+
+/// Strides of 16 blocks: VAES and VPCLMULQDQ on 256 bits.
+pub mod by256 {
+    use std::arch::x86_64::*;
+
+    use super::Stride;
+
+    strides!(
+        "avx2,vaes,vpclmulqdq",
+        __m256i,
+        "ymm",
+        "ymmword",
+        32,
+        "vbroadcasti128",
+        ["ymm8" "ymm9" "ymm10"],
+        "ymm14",
+        "ymm15"
+    );
+}
+
+/// Strides of eight blocks: AES-NI and PCLMULQDQ.
+pub mod by128 {
+    use std::arch::x86_64::*;
+
+    use super::Stride;
+
+    strides!(
+        "avx2,aes,pclmulqdq",
+        __m128i,
+        "xmm",
+        "xmmword",
+        16,
+        "vmovdqa",
+        ["xmm8" "xmm9" "xmm10"],
+        "xmm14",
+        "xmm15"
+    );
+}

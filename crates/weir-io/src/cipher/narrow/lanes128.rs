@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::interleaved::{Stride, begin, eight, finish, hash, hash_on, round, strides};
+pub use super::interleaved::by128::{encrypt, encrypt_and_hash, hash};
 
 pub type Vector = __m128i;
 pub const LANES: usize = 1;
@@ -148,15 +148,3 @@ pub unsafe fn scatter(at: &[*mut u8; LANES], offset: usize, a: Vector) {
     // SAFETY: the caller's promise.
     unsafe { _mm_storeu_si128(at[0].add(offset).cast(), a) }
 }
-
-strides!(
-    "avx2,aes,pclmulqdq",
-    __m128i,
-    "xmm",
-    "xmmword",
-    16,
-    "vmovdqa",
-    ["xmm8" "xmm9" "xmm10"],
-    "xmm14",
-    "xmm15"
-);

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::interleaved::{Stride, begin, eight, finish, hash, hash_on, round, strides};
+pub use super::interleaved::by256::{encrypt, encrypt_and_hash, hash};
 
 pub type Vector = __m256i;
 pub const LANES: usize = 2;
@@ -163,15 +163,3 @@ pub unsafe fn scatter(at: &[*mut u8; LANES], offset: usize, a: Vector) {
         _mm_storeu_si128(at[1].add(offset).cast(), _mm256_extracti128_si256::<1>(a));
     }
 }
-
-strides!(
-    "avx2,vaes,vpclmulqdq",
-    __m256i,
-    "ymm",
-    "ymmword",
-    32,
-    "vbroadcasti128",
-    ["ymm8" "ymm9" "ymm10"],
-    "ymm14",
-    "ymm15"
-);

@@ -40,6 +40,7 @@ fn substitute(word: u32) -> u32 {
 }
 
 /// One block under round keys of `rounds` rounds.
+#[inline]
 #[target_feature(enable = "aes,sse2")]
 pub fn encrypt(keys: &[__m128i; MOST], rounds: usize, block: __m128i) -> __m128i {
     let mut block = _mm_xor_si128(block, keys[0]);
