@@ -124,17 +124,7 @@ impl Deployed {
         let far = (Namespace::new("receiver")?, Port::named("rcv", 4).queues(queues));
         let mut notes = swept;
         notes.extend(cpus.notes());
-        // What the ends would say by themselves (router solicitations, reports) is not part of the test.
-        for (namespace, _) in [&near, &far] {
-            namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
-            namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-        }
-        let device = if configuration.is_baseline() {
-            veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
-            None
-        } else {
-            Some(deploy_device((configuration, commands), &cpus, &near, &far, &mut notes)?)
-        };
+        let device = join_ends((configuration, commands), &cpus, &near, &far, &mut notes)?;
         // The receiver's reception runs before the busy generator it may share a CPU with: otherwise a
         // scheduler's slice (3 ms) would overflow a ring of 256.
         notes.extend(veth::place(&near.0, &near.1, &[cpus.generator], false)?);
@@ -195,6 +185,26 @@ impl Wired for Deployed {
     fn drops(reading: &Counters) -> &Counters {
         reading
     }
+}
+
+/// Joins quiet ends: by a wire where nothing is measured, else by the device under test.
+fn join_ends(
+    (configuration, commands): (&Configuration, Option<&Commands>),
+    cpus: &Cpus,
+    near: &(Namespace, Port),
+    far: &(Namespace, Port),
+    notes: &mut Vec<String>,
+) -> Result<Option<Device>, LabError> {
+    // What the ends would say by themselves (router solicitations, reports) is not part of the test.
+    for (namespace, _) in [near, far] {
+        namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+        namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+    }
+    if configuration.is_baseline() {
+        veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
+        return Ok(None);
+    }
+    deploy_device((configuration, commands), cpus, near, far, notes).map(Some)
 }
 
 /// Namespace, wires and SUT of the device under test.

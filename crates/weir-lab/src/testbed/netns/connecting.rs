@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{Device, deploy_device};
+use super::{Device, join_ends};
 use crate::experiment::hosts::Commands;
 use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Trial};
 use crate::netns::connections::{Client, Server, requests};
@@ -58,16 +58,7 @@ impl Connecting {
         let far = (Namespace::new("server")?, Port::named("rcv", 4));
         let mut notes = swept;
         notes.extend(cpus.notes());
-        for (namespace, _) in [&near, &far] {
-            namespace.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
-            namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-        }
-        let device = if configuration.is_baseline() {
-            veth::lay((&near.0, &near.1), (&far.0, &far.1))?;
-            None
-        } else {
-            Some(deploy_device((configuration, commands), &cpus, &near, &far, &mut notes)?)
-        };
+        let device = join_ends((configuration, commands), &cpus, &near, &far, &mut notes)?;
         address_ends(&near, &far, device.is_some())?;
         notes.extend(veth::place(&near.0, &near.1, &[cpus.generator], false)?);
         notes.extend(veth::place(&far.0, &far.1, &[cpus.receiver], false)?);
