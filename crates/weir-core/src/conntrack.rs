@@ -101,6 +101,7 @@ reasons! {
     Rules              "rules"               "The rules do not allow that established flows pass without them.";
     Policy             "policy"              "An IPsec policy of the kernel may concern it.";
     NoOffload          "no_offload"          "Nothing here can forward it past the kernel.";
+    LeftToKernel       "left_to_kernel"      "Routes of one of its directions are left to the kernel, for a reason that `weir show status` says.";
     NoRoute            "no_route"            "One of its directions has no route between ports here.";
     NoNeighbor         "no_neighbor"         "The next hop of one of its directions is not resolved.";
     Port               "port"                "One of its ports takes no frames from XDP.";

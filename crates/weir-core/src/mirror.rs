@@ -13,11 +13,13 @@
 //! object deleted) and at the next [`Mirror::end_resync`].
 //!
 //! Refuses: more than one table: the local table, then the one that is mirrored, which may be a VRF's. What a VRF's table lacks
-//! is left to the kernel, whose rules go on to other tables.
+//! is left to the kernel, whose rules go on to other tables. Of a table that another rule leads to, prefixes are known and are the
+//! kernel's; an empty one, as strongSwan's 220 often is, changes nothing.
 
 mod best;
 mod passes;
 mod rules;
+mod tables;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -28,6 +30,7 @@ pub use passes::{PASSES_MAX, Passes};
 
 use best::{Action, Vias};
 use passes::{Kept, everything};
+use tables::OtherTables;
 
 use crate::route::Prefix;
 use crate::state::unroutable;
@@ -143,6 +146,8 @@ pub struct Mirror {
     /// Which of the objects are groups.
     groups: HashSet<u32>,
     rules: Vec<(Rule, u8)>,
+    /// Tables that rules lead to, besides those mirrored.
+    others: OtherTables,
     changed: BTreeSet<Prefix>,
     /// Actions that lead elsewhere: what takes them changed, looked up once for all of them.
     rerouted: HashSet<u32>,
@@ -178,6 +183,7 @@ impl Mirror {
             groups: HashSet::new(),
             rerouted: HashSet::new(),
             rules: Vec::new(),
+            others: OtherTables::default(),
             // Not having a default route is something to tell of a VRF.
             changed: everything().into_iter().filter(|_| filter.vrf).collect(),
             filter,
@@ -201,8 +207,10 @@ impl Mirror {
         let lost = self.links.values().any(|was| up(was) && !next.get(&was.index).is_some_and(up));
         self.links = next;
         self.classify_again();
+        // Other devices are ports, so other rules may concern them.
+        let unknown = self.follow_tables();
         self.classify_rules();
-        lost
+        lost || unknown
     }
 
     /// Links and next-hop objects are others now: what leads by them is looked at again.
@@ -243,13 +251,14 @@ impl Mirror {
                     self.classify_object(object.id);
                 }
             }
-            News::Rule(change, rule) => self.observe_rule(change, rule),
+            News::Rule(change, rule) => return self.observe_rule(change, rule),
             News::Neighbor(..) | News::Other => {}
         }
         false
     }
 
-    fn observe_rule(&mut self, change: Change, rule: Rule) {
+    /// True where it leads to a table whose routes were not heard.
+    fn observe_rule(&mut self, change: Change, rule: Rule) -> bool {
         let known = self.rules.iter().position(|r| r.0 == rule);
         match (change, known) {
             (Change::Deleted, Some(at)) => _ = self.rules.remove(at),
@@ -257,7 +266,20 @@ impl Mirror {
             (_, Some(at)) => self.rules[at].1 = self.epoch,
             (_, None) => self.rules.push((rule, self.epoch)),
         }
+        let unknown = self.follow_tables();
         self.classify_rules();
+        unknown
+    }
+
+    /// Follows the tables that rules lead to now. True where the routes of one were not heard.
+    fn follow_tables(&mut self) -> bool {
+        let ports = self.links.values().filter_map(|l| l.port.as_ref());
+        let devices: Vec<&str> = ports.map(|p| &*p.device).collect();
+        let of = |v4| self.rules.iter().map(|r| &r.0).filter(|r| r.v4 == v4).collect::<Vec<&Rule>>();
+        let mut wanted = rules::other_tables(&of(true), &self.filter, &devices);
+        wanted.append(&mut rules::other_tables(&of(false), &self.filter, &devices));
+        let vias = &mut self.vias;
+        self.others.follow(&wanted, |entry| vias.release(entry.via))
     }
 
     fn classify_rules(&mut self) {
@@ -281,7 +303,8 @@ impl Mirror {
                 return Some(format!("{family}: {why}"));
             }
             let of_family: Vec<&Rule> = self.rules.iter().map(|r| &r.0).filter(|r| r.v4 == v4).collect();
-            let rules::Departures { whole, mut to } = rules::departures(&of_family, &self.filter, &devices);
+            let rules::Departures { whole, mut to } =
+                rules::departures(&of_family, &self.filter, &devices, &self.others);
             by_rule.append(&mut to);
             whole.map(|why| if why.starts_with(family) { why } else { format!("{family}: {why}") })
         });
@@ -310,12 +333,13 @@ impl Mirror {
     }
 
     fn observe_route(&mut self, change: Change, route: Route) {
-        let local = route.table == TABLE_LOCAL;
-        let mirrored = local || route.table == self.filter.table;
-        if !mirrored || route.cloned || unroutable(route.prefix).is_some() {
+        if route.cloned || unroutable(route.prefix).is_some() {
             return;
         }
-        let (prefix, v6) = (route.prefix, route.prefix.addr().is_ipv6());
+        let prefix = route.prefix;
+        if route.table != TABLE_LOCAL && route.table != self.filter.table {
+            return self.observe_other(change, route);
+        }
         if change != Change::Deleted
             && self.routes.len() >= self.filter.most
             && !self.routes.contains_key(&prefix)
@@ -326,21 +350,45 @@ impl Mirror {
             }
             return;
         }
-        let (tos, priority, protocol) = (route.tos, route.priority, route.protocol);
-        let action = self.action(route);
         let mut entries = self.routes.get(&prefix).map_or(Vec::new(), |b| b.entries().to_vec());
-        if change == Change::Deleted {
-            self.forget(&mut entries, (!local, priority, tos), &action, v6);
-        } else {
-            let via = self.vias.acquire(action, &self.links, &self.objects);
-            let entry = Entry { local, tos, priority, protocol, via, epoch: self.epoch };
-            self.remember(&mut entries, entry, change, v6);
-        }
+        self.change_entries(&mut entries, change, route);
         match Bucket::of(entries) {
             Some(bucket) => _ = self.routes.insert(prefix, bucket),
             None => _ = self.routes.remove(&prefix),
         }
         self.changed.insert(prefix);
+    }
+
+    /// A route of a table that is not mirrored: of one that a rule leads to it is known which prefixes it has.
+    fn observe_other(&mut self, change: Change, route: Route) {
+        let (table, prefix) = (route.table, route.prefix);
+        if !self.others.follows(table) {
+            return;
+        }
+        if let Some(mut entries) = self.others.entries(table, prefix) {
+            let before = entries.is_empty();
+            self.change_entries(&mut entries, change, route);
+            let after = entries.is_empty();
+            self.others.set(table, prefix, entries);
+            if before == after {
+                return;
+            }
+        }
+        self.classify_rules();
+    }
+
+    /// The routes of a prefix with what a message says of one of them.
+    fn change_entries(&mut self, entries: &mut Vec<Entry>, change: Change, route: Route) {
+        let (local, v6) = (route.table == TABLE_LOCAL, route.prefix.addr().is_ipv6());
+        let (tos, priority, protocol) = (route.tos, route.priority, route.protocol);
+        let action = self.action(route);
+        if change == Change::Deleted {
+            self.forget(entries, (!local, priority, tos), &action, v6);
+        } else {
+            let via = self.vias.acquire(action, &self.links, &self.objects);
+            let entry = Entry { local, tos, priority, protocol, via, epoch: self.epoch };
+            self.remember(entries, entry, change, v6);
+        }
     }
 
     /// What a route does, as this router sees it.
@@ -414,6 +462,7 @@ impl Mirror {
     pub fn begin_resync(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.full[1] = false;
+        self.others.begin_resync();
     }
 
     /// The dump has ended: what it did not tell of is gone. Returns how many routes that were.
@@ -433,6 +482,7 @@ impl Mirror {
             Bucket::of(kept).map(|kept| *bucket = kept).is_some()
         });
         self.changed.extend(touched);
+        self.others.end_resync(epoch, |entry| vias.release(entry.via));
         let objects = self.objects.len();
         self.objects.retain(|_, object| object.1 == epoch);
         if self.objects.len() != objects {
@@ -440,6 +490,7 @@ impl Mirror {
             self.classify_again();
         }
         self.rules.retain(|rule| rule.1 == epoch);
+        self.follow_tables();
         self.full[0] = self.full[1];
         self.classify_rules();
         gone

@@ -89,11 +89,12 @@ pub fn parse_versioned<T: DeserializeOwned>(text: &str, newest: u32) -> Result<T
     struct Probe {
         format: u32,
     }
-    let format = serde_json::from_str::<Probe>(text)?.format;
+    let unreadable = |e| NotReadable::json(e, text);
+    let format = serde_json::from_str::<Probe>(text).map_err(unreadable)?.format;
     if !(1..=newest).contains(&format) {
         return Err(NotReadable::Format { format, newest });
     }
-    Ok(serde_json::from_str(text)?)
+    serde_json::from_str(text).map_err(unreadable)
 }
 
 /// Why a JSON document of ours cannot be read.
@@ -104,13 +105,26 @@ pub enum NotReadable {
         format: u32,
         newest: u32,
     },
+    /// A text that ends before its document does.
+    CutShort {
+        line: usize,
+        column: usize,
+    },
     Json(serde_json::Error),
     /// Bytes that are no UTF-8.
     NoText,
 }
 
-impl From<serde_json::Error> for NotReadable {
-    fn from(error: serde_json::Error) -> NotReadable {
+impl NotReadable {
+    /// What the parser's error means for the text that it read. The parser calls a number cut after its point or its
+    /// sign invalid, so an error at such a last character is an end too.
+    pub fn json(error: serde_json::Error, text: &str) -> NotReadable {
+        let (line, column) = (error.line(), error.column());
+        let at_the_end =
+            text.lines().count() == line && text.lines().last().is_some_and(|last| last.len() == column);
+        if error.is_eof() || (at_the_end && text.ends_with(['-', '+', '.', 'e', 'E'])) {
+            return NotReadable::CutShort { line, column };
+        }
         NotReadable::Json(error)
     }
 }
@@ -121,9 +135,7 @@ impl fmt::Display for NotReadable {
             NotReadable::Format { format, newest } => {
                 write!(f, "format {format}, expected 1 to {newest}: read it with the version that wrote it")
             }
-            NotReadable::Json(e) if e.is_eof() => {
-                write!(f, "cut short at line {}, column {}", e.line(), e.column())
-            }
+            NotReadable::CutShort { line, column } => write!(f, "cut short at line {line}, column {column}"),
             NotReadable::Json(e) => write!(f, "{e}"),
             NotReadable::NoText => f.write_str("bytes that are no text"),
         }
@@ -131,3 +143,26 @@ impl fmt::Display for NotReadable {
 }
 
 impl std::error::Error for NotReadable {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_cut_anywhere_is_said_to_be_cut_short() {
+        let whole = "{\"format\": 1,\n  \"values\": [-1.5e-3, true, \"a\"]\n}";
+        assert!(parse_versioned::<serde_json::Value>(whole, 1).is_ok());
+        for end in 0..whole.len() {
+            let why = parse_versioned::<serde_json::Value>(&whole[..end], 1).expect_err("cut");
+            assert!(matches!(why, NotReadable::CutShort { .. }), "after {end}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_document_that_is_whole_and_wrong_is_not_cut_short() {
+        for wrong in ["{\"format\": 1}}", "{\"format\": 1, \"values\": [-]}", "{\"format\": -}\n"] {
+            let why = parse_versioned::<serde_json::Value>(wrong, 1).expect_err("wrong");
+            assert!(matches!(why, NotReadable::Json(_)), "{wrong}: {why}");
+        }
+    }
+}

@@ -1,13 +1,15 @@
 //! Policy rules: which may concern transit, so that this router cannot decide for the kernel.
 //!
 //! ```text
-//! from 10.1.0.0/24 lookup 7     any packet may be concerned: the whole family is the kernel's
-//! to 10.9.0.0/16 lookup 7       packets to 10.9.0.0/16 only: that prefix is the kernel's
+//! from 10.1.0.0/24 lookup 7     packets to the prefixes of table 7 only: those are the kernel's; with a default route in it
+//!                               any packet may be concerned: the whole family is the kernel's
+//! to 10.9.0.0/16 lookup 7       packets to 10.9.0.0/16 only: that prefix is the kernel's, where table 7 has any
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Filter;
+use super::tables::OtherTables;
 use crate::route::Prefix;
 use crate::wire::rtnetlink::{Rule, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 
@@ -27,33 +29,80 @@ pub(super) struct Departures {
     pub(super) to: BTreeMap<Prefix, String>,
 }
 
+/// The priority of the rule that leads to the tables of VRFs.
+fn of_vrfs(rules: &[&Rule]) -> Option<u32> {
+    rules.iter().filter(|r| r.vrf).map(|r| r.priority).min()
+}
+
+/// Tables to which rules of a family lead that may concern packets through the ports on `devices`, but for those that are
+/// mirrored.
+pub(super) fn other_tables(rules: &[&Rule], filter: &Filter, devices: &[&str]) -> BTreeSet<u32> {
+    let first_of_vrf = of_vrfs(rules).filter(|_| filter.vrf);
+    let concerned = rules.iter().filter(|rule| concerns(rule, filter, devices, first_of_vrf));
+    concerned.filter_map(|rule| other_table(rule, filter)).collect()
+}
+
+/// The table a rule leads to, where that is another than those that are mirrored.
+fn other_table(rule: &Rule, filter: &Filter) -> Option<u32> {
+    let other = !rule.vrf && rule.action == TO_TABLE && ![TABLE_LOCAL, filter.table].contains(&rule.table);
+    other.then_some(rule.table)
+}
+
 /// Which packets of a family that pass through the ports on `devices` are concerned. `rules` are the family's.
-pub(super) fn departures(rules: &[&Rule], filter: &Filter, devices: &[&str]) -> Departures {
-    let of_vrfs = rules.iter().filter(|r| r.vrf).map(|r| r.priority).min();
+pub(super) fn departures(
+    rules: &[&Rule],
+    filter: &Filter,
+    devices: &[&str],
+    others: &OtherTables,
+) -> Departures {
+    let of_vrfs = of_vrfs(rules);
     if filter.vrf && of_vrfs.is_none() {
         let whole = Some("no policy rule sends VRFs to their tables (l3mdev)".to_owned());
         return Departures { whole, ..Departures::default() };
     }
-    let first_of_vrf = if filter.vrf { of_vrfs } else { None };
+    let first_of_vrf = of_vrfs.filter(|_| filter.vrf);
     // What no rule names must be looked up in the table mirrored, by a rule for everything.
     let leads = |r: &&Rule| is_for_everything(r) && !r.vrf && r.action == TO_TABLE && r.table == filter.table;
     let others_are_mirrored = filter.vrf || rules.iter().any(leads);
     let mut departures = Departures::default();
     for rule in rules.iter().filter(|rule| concerns(rule, filter, devices, first_of_vrf)) {
-        match destination(rule).filter(|_| others_are_mirrored) {
-            Some(to) => _ = departures.to.entry(to).or_insert_with(|| describe(rule)),
-            None => _ = departures.whole.get_or_insert_with(|| describe(rule)),
+        match concerned(rule, filter, others) {
+            Concerned::To(prefixes) if others_are_mirrored => {
+                for to in prefixes {
+                    departures.to.entry(to).or_insert_with(|| describe(rule));
+                }
+            }
+            _ => _ = departures.whole.get_or_insert_with(|| describe(rule)),
         }
     }
     let (named, first) = (departures.to.len(), departures.to.values().next());
     if let (Some(first), true) = (first, named > DESTINATIONS_MAX) {
-        let many = format!("{first}, and {} rules for other destinations", named - 1);
+        let many = format!("{first}, and rules for {} other destinations", named - 1);
         departures.whole.get_or_insert(many);
     }
     if departures.whole.is_some() {
         departures.to.clear();
     }
     departures
+}
+
+/// Which packets a rule may concern.
+enum Concerned {
+    All,
+    To(Vec<Prefix>),
+}
+
+fn concerned(rule: &Rule, filter: &Filter, others: &OtherTables) -> Concerned {
+    let of_family = |prefix: &Prefix| prefix.addr().is_ipv4() == rule.v4;
+    let of_table = other_table(rule, filter).and_then(|table| others.prefixes(table));
+    let of_table: Option<Vec<Prefix>> = of_table.map(|all| all.filter(of_family).collect());
+    match (destination(rule), of_table) {
+        // In a table without routes the search finds nothing and goes on.
+        (_, Some(prefixes)) if prefixes.is_empty() => Concerned::To(prefixes),
+        (Some(to), _) => Concerned::To(vec![to]),
+        (None, Some(prefixes)) if prefixes.iter().all(|p| p.len() > 0) => Concerned::To(prefixes),
+        (None, _) => Concerned::All,
+    }
 }
 
 /// The destination a rule is only about, whatever else it asks of a packet.

@@ -261,7 +261,7 @@ fn more_destinations_of_rules_than_are_looked_up_put_the_family_aside() {
     }
     assert_eq!(
         m.aside().collect::<Vec<_>>(),
-        ["IPv4 policy rule 500: from all to 10.0.0.0/24 lookup 7, and 1024 rules for other destinations"]
+        ["IPv4 policy rule 500: from all to 10.0.0.0/24 lookup 7, and rules for 1024 other destinations"]
     );
 }
 
@@ -295,6 +295,89 @@ fn more_prefixes_than_there_is_room_for_are_the_kernels_until_a_dump_fits() {
     dump(&mut m, &prefixes[1..]);
     assert_eq!(m.aside().count(), 0);
     assert_eq!(all(&m).keys().map(ToString::to_string).collect::<Vec<_>>(), prefixes[1..]);
+}
+
+/// What a dump tells of: the usual rules, these, and these routes.
+fn dump(m: &mut Mirror, rules: &[Rule], routes: &[Route]) {
+    m.begin_resync();
+    let usual = [rule(0, 255), rule(32766, 254), rule(32767, 253)];
+    for rule in usual.iter().chain(rules) {
+        m.observe(News::Rule(Change::Appended, rule.clone()));
+    }
+    routes.iter().for_each(|route| observe(m, Change::Appended, route.clone()));
+    m.end_resync();
+}
+
+#[test]
+fn of_a_table_that_a_rule_leads_to_its_prefixes_are_the_kernels_and_an_empty_one_changes_nothing() {
+    let mut m = mirror();
+    let main = [route("10.8.0.0/16", 0, vec![hop(1, 2)]), route("10.9.1.0/24", 0, vec![hop(1, 2)])];
+    let ike = rule(220, 220);
+    dump(&mut m, std::slice::from_ref(&ike), &main);
+    assert_eq!((m.aside().count(), m.by_rule().count()), (0, 0), "the table is empty");
+    assert_eq!(leads(&m, "10.9.1.0/24").expect("there"), "via 10.0.1.2 port p1");
+    let of_table = |prefix| Route { table: 220, ..route(prefix, 0, vec![hop(1, 9)]) };
+    observe(&mut m, Change::Added, of_table("10.9.0.0/16"));
+    assert_eq!(m.aside().count(), 0);
+    let named: Vec<_> = m.by_rule().map(|(prefix, rule)| format!("{prefix}: {rule}")).collect();
+    assert_eq!(named, ["10.9.0.0/16: IPv4 policy rule 220: from all lookup 220"]);
+    assert!(leads(&m, "10.9.1.0/24").expect("there").starts_with("kernel: it lies in a destination"));
+    assert_eq!(leads(&m, "10.8.0.0/16").expect("there"), "via 10.0.1.2 port p1");
+    assert_eq!(all(&m).len(), 3, "the prefix of the other table is no route of its own");
+    // Two routes of a prefix: it stays named until both are gone.
+    let worse = Route { priority: 5, ..of_table("10.9.0.0/16") };
+    observe(&mut m, Change::Added, worse.clone());
+    observe(&mut m, Change::Deleted, of_table("10.9.0.0/16"));
+    assert_eq!(m.by_rule().count(), 1);
+    observe(&mut m, Change::Deleted, worse);
+    assert_eq!(m.by_rule().count(), 0);
+    assert_eq!(leads(&m, "10.9.1.0/24").expect("there"), "via 10.0.1.2 port p1");
+    // With a default route in it any packet may be concerned.
+    observe(&mut m, Change::Added, of_table("0.0.0.0/0"));
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 220: from all lookup 220"]);
+    dump(&mut m, &[ike], &main);
+    assert_eq!(m.aside().count(), 0, "a dump does not tell of it any more");
+}
+
+#[test]
+fn a_table_counts_as_one_that_may_have_any_prefix_until_a_dump_told_its_routes() {
+    let mut m = mirror();
+    dump(&mut m, &[], &[]);
+    let other = Rule { from: Some("10.1.0.0/24".parse().expect("a prefix")), ..rule(500, 7) };
+    assert!(m.observe(News::Rule(Change::Added, other.clone())), "a dump is asked for");
+    assert_eq!(m.aside().collect::<Vec<_>>(), ["IPv4 policy rule 500: from 10.1.0.0/24 lookup 7"]);
+    let of_table = Route { table: 7, ..route("10.9.0.0/16", 0, vec![hop(1, 9)]) };
+    dump(&mut m, std::slice::from_ref(&other), std::slice::from_ref(&of_table));
+    assert_eq!((m.aside().count(), m.by_rule().count()), (0, 1));
+    // Gone and added again it is another table.
+    m.observe(News::Rule(Change::Deleted, other.clone()));
+    assert_eq!(m.by_rule().count(), 0);
+    assert!(m.observe(News::Rule(Change::Added, other.clone())));
+    assert_eq!(m.aside().count(), 1);
+    dump(&mut m, std::slice::from_ref(&other), &[]);
+    assert_eq!((m.aside().count(), m.by_rule().count()), (0, 0));
+    // An action that is no lookup is nobody's table.
+    m.observe(News::Rule(Change::Added, Rule { action: 6, ..rule(501, 7) }));
+    assert_eq!(m.aside().count(), 1);
+}
+
+#[test]
+fn a_table_with_more_prefixes_than_are_held_may_have_any_until_a_dump_fits() {
+    let mut m = mirror();
+    let other = rule(500, 7);
+    let of_table = |n: u32| Route {
+        table: 7,
+        ..route(&format!("10.{}.{}.0/24", 64 + (n >> 8), n & 255), 0, vec![hop(1, 9)])
+    };
+    let many: Vec<Route> = (0..1025).map(of_table).collect();
+    dump(&mut m, std::slice::from_ref(&other), &many[..1024]);
+    assert_eq!((m.aside().count(), m.by_rule().count()), (0, 1024));
+    observe(&mut m, Change::Added, many[1024].clone());
+    assert_eq!(m.aside().count(), 1);
+    observe(&mut m, Change::Deleted, many[0].clone());
+    assert_eq!(m.aside().count(), 1, "nobody knows yet what else there is");
+    dump(&mut m, &[other], &many[..10]);
+    assert_eq!((m.aside().count(), m.by_rule().count()), (0, 10));
 }
 
 /// A mirror of the VRF whose table is 10, with the rules every kernel with a VRF has.
@@ -414,18 +497,33 @@ impl Kernel {
     }
 
     fn dump(&self, mirror: &mut Mirror) {
-        self.dump_with(mirror, &[]);
+        self.dump_with(mirror, &[], &[]);
     }
 
-    fn dump_with(&self, mirror: &mut Mirror, rules: &[Rule]) {
+    /// `others`: routes of tables that are not mirrored.
+    fn dump_with(&self, mirror: &mut Mirror, rules: &[Rule], others: &[Route]) {
         mirror.begin_resync();
         for rule in rules {
             mirror.observe(News::Rule(Change::Appended, rule.clone()));
         }
-        for route in self.0.values().flatten() {
+        for route in self.0.values().flatten().chain(others) {
             observe(mirror, Change::Appended, route.clone());
         }
         mirror.end_resync();
+    }
+}
+
+/// Adds what is not there, and takes away what is.
+fn toggle<T: PartialEq>(all: &mut Vec<T>, one: T) -> Change {
+    match all.iter().position(|t| *t == one) {
+        Some(at) => {
+            all.remove(at);
+            Change::Deleted
+        }
+        None => {
+            all.push(one);
+            Change::Added
+        }
     }
 }
 
@@ -470,36 +568,40 @@ proptest! {
         }
     }
 
-    /// Rules for destinations come and go between the routes: what is followed is what a dump tells, and what they name is the
-    /// kernel's, with everything in it.
+    /// Rules for destinations, and routes of a table that a rule leads to, come and go between the routes: what is followed is
+    /// what a dump tells, and what they name is the kernel's, with everything in it.
     #[test]
-    fn rules_for_destinations_are_followed(
-        steps in prop::collection::vec((step(), prop::option::of(0u8..12)), 1..40), address in any::<[u8; 2]>()
+    fn rules_and_the_tables_they_lead_to_are_followed(
+        steps in prop::collection::vec((step(), prop::option::of((any::<bool>(), 0u8..12))), 1..40),
+        address in any::<[u8; 2]>()
     ) {
         let (mut kernel, mut followed) = (Kernel::default(), mirror());
-        let mut rules = vec![rule(32766, 254)];
-        kernel.dump_with(&mut followed, &rules);
+        let of_table = |prefix: Prefix| Route { table: 8, prefix, ..route("0.0.0.0/0", 0, vec![hop(1, 9)]) };
+        let mut rules = vec![rule(32766, 254), rule(600, 8)];
+        // The table of the rules for destinations has a route, so that they decide something.
+        let elsewhere = "192.0.2.0/24".parse().expect("a prefix");
+        let mut others = vec![Route { table: 7, ..of_table(elsewhere) }];
+        kernel.dump_with(&mut followed, &rules, &others);
         let address = std::net::IpAddr::from([20, address[0] % 4, address[1], 1]);
         let covers = |p: &Prefix| Prefix::new(address, p.len()) == *p;
         for (step, toggled) in &steps {
-            if let Some(n) = toggled {
+            if let Some((by_table, n)) = toggled {
                 let prefix = Prefix::new([20, n % 4, n & 0xc0, 0].into(), 15 + n % 7);
-                let rule = Rule { to: Some(prefix), ..rule(500, 7) };
-                match rules.iter().position(|r| *r == rule) {
-                    Some(at) => followed.observe(News::Rule(Change::Deleted, rules.remove(at))),
-                    None => {
-                        rules.push(rule.clone());
-                        followed.observe(News::Rule(Change::Added, rule))
-                    }
+                let news = if *by_table {
+                    News::Route(toggle(&mut others, of_table(prefix)), of_table(prefix))
+                } else {
+                    let rule = Rule { to: Some(prefix), ..rule(500, 7) };
+                    News::Rule(toggle(&mut rules, rule.clone()), rule)
                 };
+                followed.observe(news);
             }
             match kernel.told(step) {
                 Some((change, route)) => observe(&mut followed, change, route),
-                None if matches!(step, Step::Vanish(_)) => kernel.dump_with(&mut followed, &rules),
+                None if matches!(step, Step::Vanish(_)) => kernel.dump_with(&mut followed, &rules, &others),
                 None => {}
             }
             let mut fresh = mirror();
-            kernel.dump_with(&mut fresh, &rules);
+            kernel.dump_with(&mut fresh, &rules, &others);
             prop_assert_eq!(all(&followed), all(&fresh));
             followed.take_changes();
             fresh.take_changes();
@@ -510,7 +612,8 @@ proptest! {
             kernel.dump(&mut plain);
             let best = all(&plain).into_iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
             let routed = best.is_some_and(|(_, r)| matches!(r.outcome, Outcome::Kernel(_)));
-            let ruled = rules.iter().filter_map(|r| r.to).any(|p| covers(&p));
+            let named = rules.iter().filter_map(|r| r.to).chain(others.iter().map(|r| r.prefix));
+            let ruled = named.into_iter().any(|p| covers(&p));
             let kept = expected.prefixes.iter().filter(|(p, _)| covers(p)).max_by_key(|(p, _)| p.len());
             prop_assert_eq!(kept.is_some_and(|(_, kernel)| *kernel), routed || ruled);
         }

@@ -244,11 +244,12 @@ fn parse(line: &[u8]) -> Result<Run, NotReadable> {
         format: u32,
     }
     let text = std::str::from_utf8(line).map_err(|_| NotReadable::NoText)?;
-    let format = serde_json::from_str::<Probe>(text)?.format;
+    let unreadable = |e| NotReadable::json(e, text);
+    let format = serde_json::from_str::<Probe>(text).map_err(unreadable)?.format;
     if !(1..=FORMAT).contains(&format) {
         return Err(NotReadable::Format { format, newest: FORMAT });
     }
-    Ok(serde_json::from_str(text)?)
+    serde_json::from_str(text).map_err(unreadable)
 }
 
 /// Raw files no configuration of the manifest accounts for. `<configuration>.<more>.jsonl` is one's own.

@@ -106,6 +106,9 @@ fn membership(config: &Config, link: &LinkInfo, links: &[LinkInfo]) -> Option<St
     }
 }
 
+/// Lines of one kind; a full table behind an interface that is no port would be a million.
+const LINES_MAX: usize = 20;
+
 fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
     let mirror::Looked { aside, by_rule, routes } = match mirror::look(config, links) {
         Ok(looked) => looked,
@@ -116,10 +119,14 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
         true => format!("routes: {rule}: its family is left to the kernel"),
         false => format!("routes: {rule}: not honoured"),
     }));
-    found.extend(by_rule.into_iter().map(|rule| match mirrored {
-        true => format!("routes: {rule}: its destination is left to the kernel"),
-        false => format!("routes: {rule}: not honoured"),
-    }));
+    let named = by_rule.iter().take(LINES_MAX).map(|(prefix, rule)| match mirrored {
+        true => format!("routes: {rule}: {prefix} is left to the kernel"),
+        false => format!("routes: {rule}: not honoured for {prefix}"),
+    });
+    found.extend(named);
+    if let Some(more) = by_rule.len().checked_sub(LINES_MAX).filter(|&more| more > 0) {
+        found.push(format!("routes: {more} more destinations of policy rules"));
+    }
     if mirrored {
         let left = routes.iter().filter_map(|(prefix, route)| match &route.outcome {
             // Each rule has its line already.
@@ -127,11 +134,9 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
             Outcome::Kernel(why) => Some(format!("routes: {prefix} is left to the kernel: {why}")),
             _ => None,
         });
-        /// Lines; a full table behind an interface that is no port would be a million.
-        const LEFT_NAMED: usize = 20;
         let total = left.clone().count();
-        found.extend(left.take(LEFT_NAMED));
-        if let Some(more) = total.checked_sub(LEFT_NAMED).filter(|&more| more > 0) {
+        found.extend(left.take(LINES_MAX));
+        if let Some(more) = total.checked_sub(LINES_MAX).filter(|&more| more > 0) {
             found.push(format!("routes: {more} more are left to the kernel"));
         }
         return;

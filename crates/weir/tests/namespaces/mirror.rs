@@ -363,9 +363,9 @@ fn what_leads_elsewhere_is_left_to_the_kernel() {
     let routes = router.told(&["show", "routes"]);
     assert!(routes.contains("left to the kernel: it leads by interface"), "{routes}");
     // A policy rule that is not honoured here leaves its family to the kernel, and only while it is there.
+    in_router(&testbed, "route add default via 10.3.0.2 table 100");
     in_router(&testbed, "rule add from 10.1.0.0/24 lookup 100 priority 500");
     router.wait_for("IPv4 policy rule 500: from 10.1.0.0/24 lookup 100: every packet of this family is left to the kernel");
-    in_router(&testbed, "route add 10.9.0.0/16 via 10.3.0.2 table 100");
     let before = forwarded(&router);
     ping(&testbed, four.client, ours);
     ping(&testbed, six.client, six.server);
@@ -417,10 +417,45 @@ fn a_rule_for_a_destination_leaves_only_that_to_the_kernel() {
     let file = testbed.file("doctor.toml", &mirrored(&testbed));
     let doctor = weir(&testbed, &["doctor", &file.to_string_lossy()]);
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(said.contains("lookup 100: its destination is left to the kernel"), "{said}");
+    assert!(said.contains("lookup 100: 10.9.7.0/24 is left to the kernel"), "{said}");
     in_router(&testbed, "rule del priority 500");
     router.wait_for(&format!("no longer: {says}"));
     goes(ruled, &forwarded, "and without the rule it is forwarded here again");
+    router.assert_conserved();
+}
+
+/// A rule that leads to a table without routes, as strongSwan's for its table 220, changes nothing but for the prefixes
+/// that come into the table.
+#[test]
+fn of_a_rules_table_only_the_prefixes_are_the_kernels() {
+    let Some(testbed) = Testbed::new("of_a_rules_table_only_the_prefixes_are_the_kernels") else { return };
+    forwarding(&testbed, true);
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2");
+    let [ours, tunnelled] = ["10.9.0.1/32", "10.9.7.1/32"].map(|address| beyond(&testbed, address));
+    in_router(&testbed, "rule add lookup 220 priority 220");
+    let router = testbed.start(&mirrored(&testbed));
+    let [four, _] = ways();
+    let forwarded = || router.metric("weir_frames_forwarded_total", "");
+    let kept = || router.metric("weir_steered_total", "kept");
+    let goes = |to: IpAddr, count: &dyn Fn() -> i64, what: &str| {
+        let before = count();
+        ping(&testbed, four.client, to);
+        until(what, || (count() > before).then_some(()));
+    };
+    goes(tunnelled, &forwarded, "the table has no routes");
+    in_router(&testbed, "route add 10.9.7.0/24 via 10.2.0.2 table 220");
+    let says = "IPv4 policy rule 220: from all lookup 220: 10.9.7.0/24 is left to the kernel";
+    router.wait_for(says);
+    goes(tunnelled, &kept, "the table has a route to it");
+    goes(ours, &forwarded, "and none to this one");
+    in_router(&testbed, "route del 10.9.7.0/24 table 220");
+    router.wait_for(&format!("no longer: {says}"));
+    goes(tunnelled, &forwarded, "the table has no routes again");
+    // A rule that comes while this router runs: its table is read first.
+    in_router(&testbed, "rule add from 10.1.0.0/24 lookup 100 priority 500");
+    router.wait_for("IPv4 policy rule 500: from 10.1.0.0/24 lookup 100: every packet of this family");
+    router.wait_for("no longer: IPv4 policy rule 500");
+    goes(ours, &forwarded, "that table has no routes either");
     router.assert_conserved();
 }
 

@@ -223,8 +223,10 @@ impl Thread {
     fn ways(&mut self, tables: &Tables, both: &[Direction; 2]) -> Result<[DirectionWay; 2], Reason> {
         let toward = |n: usize| {
             let destination = both[n].leaves.destination;
-            let device = device_toward(tables, destination).filter(|_| !self.kept.keeps(destination));
-            device.ok_or(Reason::NoRoute)
+            if self.kept.keeps(destination) {
+                return Err(Reason::LeftToKernel);
+            }
+            device_toward(tables, destination).ok_or(Reason::NoRoute)
         };
         // What one direction leaves by the other comes in by.
         let devices = [toward(0)?, toward(1)?];

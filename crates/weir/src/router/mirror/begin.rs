@@ -64,7 +64,7 @@ pub struct Looked {
     /// Why everything of a family would be left to the kernel.
     pub aside: Vec<String>,
     /// Policy rules for which only a destination would be.
-    pub by_rule: Vec<String>,
+    pub by_rule: Vec<(Prefix, String)>,
     pub routes: Vec<(Prefix, KernelRoute)>,
 }
 
@@ -75,12 +75,14 @@ pub fn look(config: &Config, links: &[LinkInfo]) -> Result<Looked, Failure> {
     let ports = mirror_links(config, links, &filter);
     let mut mirror = Mirror::new(filter);
     mirror.set_links(ports);
+    mirror.begin_resync();
     for kind in [GET_RULE, GET_NEXT_HOP, GET_ROUTE] {
         dump(kind, |news| _ = mirror.observe(news)).map_err(|e| Failure(format!("cannot be read ({e})")))?;
     }
+    mirror.end_resync();
     Ok(Looked {
         aside: mirror.aside().map(str::to_owned).collect(),
-        by_rule: mirror.by_rule().map(|(_, rule)| rule.to_owned()).collect(),
+        by_rule: mirror.by_rule().map(|(prefix, rule)| (prefix, rule.to_owned())).collect(),
         routes: mirror.all().collect(),
     })
 }
