@@ -100,8 +100,12 @@ fn membership(config: &Config, link: &LinkInfo, links: &[LinkInfo]) -> Option<St
         Membership::Vrf { .. } => {
             Some(format!("{}: {belongs}; `routes = \"kernel\"` follows its table", link.name))
         }
+        Membership::Bond(name) => Some(format!(
+            "{}: belongs to the bond {name}, whose frames come and go by any of its members; name {name} instead",
+            link.name
+        )),
         Membership::Other(name) => {
-            Some(format!("{}: belongs to {name}, which the kernel bridges, bonds or routes by", link.name))
+            Some(format!("{}: belongs to {name}, which the kernel bridges or routes by", link.name))
         }
     }
 }

@@ -81,7 +81,7 @@ const PORT: [Key; 9] = [
     Key::new(
         "mtu",
         Form::Integer(MTU_MIN as u64, MTU_MAX as u64),
-        "The largest IP packet in bytes. Without it, the device's.",
+        "The largest IP packet in bytes. Without it, the device's; of a VLAN that of the kernel's device `DEVICE.VLAN`, where there is one.",
     ),
     Key::new(
         "addresses",

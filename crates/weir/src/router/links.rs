@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use weir_core::packet::{DeviceId, HEADROOM};
-use weir_core::state::Link;
+use weir_core::state::{Desired, Link};
 use weir_core::tables::{Owner, Tables, subnet_router};
 use weir_core::time::Nanos;
 use weir_io::netlink::{self, AddressInfo, Change, LinkInfo};
@@ -13,7 +13,7 @@ use super::error::AttachError;
 use super::ports::{self, With};
 use super::worker::{Absent, OpenDevice, WorkerCommand};
 use super::{Daemon, Kernel, Open, device_id};
-use crate::config::{Kind, Port};
+use crate::config::{Config, Kind, Port};
 
 /// MTU of a port that is a file.
 const PCAP_MTU: u16 = 1500;
@@ -63,6 +63,21 @@ pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
     let Some(index) = index_of(&kernel_device(port), &kernel.links) else { return Vec::new() };
     let here = kernel.addresses.iter().filter(|a| a.link == index);
     here.map(|a| (a.address, a.prefix_len)).collect()
+}
+
+/// What the file wishes for, with what the kernel says of its ports' devices. A VLAN whose MTU the file does not say has that of
+/// the kernel's VLAN device, where there is one.
+pub fn desired(config: &Config, kernel: &Kernel) -> Desired {
+    let mut desired = config.desired(&|port| kernel_addresses(port, kernel));
+    for (spec, port) in desired.ports.iter_mut().zip(&config.ports) {
+        if port.vlan.is_none() || spec.mtu.is_some() {
+            continue;
+        }
+        let name = kernel_device(port);
+        let link = kernel.links.iter().find(|l| l.name == name);
+        spec.mtu = link.map(|l| l.mtu.min(u32::from(u16::MAX)) as u16);
+    }
+    desired
 }
 
 /// The addresses, subnet-router anycast ones too, the XDP program leaves to the kernel or brings to weir in spite of being local.
@@ -129,7 +144,7 @@ impl Daemon {
         for port in &devices {
             self.follow(now, port);
         }
-        let mut desired = self.config.desired(&|port| kernel_addresses(port, &self.kernel));
+        let mut desired = desired(&self.config, &self.kernel);
         // No address of a port is in there, but policies that came and went since the file was read.
         desired.ipsec = self.control.desired().ipsec.clone();
         match self.control.apply(now, desired) {

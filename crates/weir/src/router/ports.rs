@@ -325,8 +325,12 @@ fn steer(
     flows: Option<&FlowOffload>,
     held: bool,
 ) -> Result<Steering, PortError> {
-    let modes = [XdpMode::Native, XdpMode::Generic];
-    let steering = Steering::attach_with(&link.name, link.index, &modes, local, flows)
+    // Members' drivers would name themselves to the kernel, which gives a socket of the bond's what came by the bond only.
+    let modes = match link.bond {
+        true => &[XdpMode::Generic][..],
+        false => &[XdpMode::Native, XdpMode::Generic],
+    };
+    let steering = Steering::attach_with(&link.name, link.index, modes, local, flows)
         .map_err(|e| PortError::new(e.to_string()))?;
     if held {
         steering.hold();
@@ -353,6 +357,11 @@ fn open_af_xdp(
         ))
     })?;
     let link = ready_link("af_xdp", name, &mut said)?;
+    if link.bond {
+        said.push(format!(
+            "port {name}: a bond, whose members' drivers cannot give its sockets frames: generic XDP"
+        ));
+    }
     let offloads = vec![switch_off_merging(name, &mut said), switch_off_hiding(name, &mut said)];
     // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
     let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
@@ -374,7 +383,7 @@ fn open_af_xdp(
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
     let offloading = flow_offload
-        .filter(|_| copied && (!generic || one_poller_receives(name)))
+        .filter(|_| copied && (!generic || one_poller_receives(name)) && !link.bond)
         .and_then(|handle| join((device, &link), handle, &steering, umems, &mut said));
     let wrap = |socket| match &offloading {
         Some((flow_offload, progress)) => Box::new(OffloadingSocket::new(

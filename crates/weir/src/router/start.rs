@@ -254,7 +254,7 @@ fn begin(
     (args, waker): (&StateArgs, &Arc<Waker>),
 ) -> Result<(Control, Result<State, Failure>), Failure> {
     let build = |durable: Option<Durable>| {
-        let desired = config.desired(&|port| links::kernel_addresses(port, kernel));
+        let desired = links::desired(config, kernel);
         let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
         let ciphers = match config.ipsec.ciphers {
             Ciphers::Auto => weir_io::cipher::best(),

@@ -44,6 +44,8 @@ pub struct LinkInfo {
     pub if_id: Option<u32>,
     /// The table of a VRF device.
     pub vrf: Option<u32>,
+    /// It sends by other devices, of which it is made (`bond`, `team`).
+    pub bond: bool,
 }
 
 /// An address the kernel answers for.
@@ -120,6 +122,7 @@ fn link(payload: &[u8]) -> Result<LinkInfo, Malformed> {
         master: None,
         if_id: None,
         vrf: None,
+        bond: false,
     };
     for attribute in attributes(&payload[LINK_HEADER..]) {
         let (kind, value) = attribute?;
@@ -128,22 +131,24 @@ fn link(payload: &[u8]) -> Result<LinkInfo, Malformed> {
             ifla::NAME => info.name = text(value),
             ifla::MTU => info.mtu = number(value)?,
             ifla::MASTER => info.master = Some(number(value)?).filter(|&master| master != 0),
-            ifla::KIND => (info.if_id, info.vrf) = kind_data(value)?,
+            ifla::KIND => of_kind(&mut info, value)?,
             _ => {}
         }
     }
     Ok(info)
 }
 
-/// The interface id of an xfrm device, the table of a VRF.
-fn kind_data(value: &[u8]) -> Result<(Option<u32>, Option<u32>), Malformed> {
+/// The interface id of an xfrm device, the table of a VRF, whether it is a bond.
+fn of_kind(info: &mut LinkInfo, value: &[u8]) -> Result<(), Malformed> {
     let data = attribute(value, ifla::KIND_DATA).unwrap_or_default();
     let of = |wanted| attribute(data, wanted).map(number).transpose();
     match attribute(value, ifla::KIND_NAME).map(text).as_deref() {
-        Some("xfrm") => Ok((of(ifla::XFRM_IF_ID)?, None)),
-        Some("vrf") => Ok((None, of(ifla::VRF_TABLE)?)),
-        _ => Ok((None, None)),
+        Some("xfrm") => info.if_id = of(ifla::XFRM_IF_ID)?,
+        Some("vrf") => info.vrf = of(ifla::VRF_TABLE)?,
+        Some("bond" | "team") => info.bond = true,
+        _ => {}
     }
+    Ok(())
 }
 
 /// `struct ifaddrmsg` and its attributes. None: an entry of another family, or without an address.
@@ -243,6 +248,7 @@ mod tests {
             master: Some(3),
             if_id: None,
             vrf: None,
+            bond: false,
         };
         assert_eq!(info, expected);
         let gone = read(&request(DELETE_LINK, 0, &header(iff::UP | iff::LOWER_UP), &said));
@@ -265,12 +271,16 @@ mod tests {
     fn the_same_attribute_is_an_interface_id_of_xfrm_and_a_table_of_a_vrf() {
         let (one, two) = (10u32.to_ne_bytes(), 20u32.to_ne_bytes());
         let data = nested(&[(ifla::VRF_TABLE, &one), (ifla::XFRM_IF_ID, &two)]);
-        let cases: [(&[u8], _, _); 3] =
-            [(b"xfrm\0", Some(20), None), (b"vrf\0", None, Some(10)), (b"vxlan\0", None, None)];
-        for (name, if_id, vrf) in cases {
+        let cases: [(&[u8], _, _, _); 4] = [
+            (b"xfrm\0", Some(20), None, false),
+            (b"vrf\0", None, Some(10), false),
+            (b"vxlan\0", None, None, false),
+            (b"bond\0", None, None, true),
+        ];
+        for (name, if_id, vrf, bond) in cases {
             let kind = nested(&[(ifla::KIND_NAME, name), (ifla::KIND_DATA, &data)]);
             let info = link_of(0, &[(ifla::KIND, &kind)]);
-            assert_eq!((info.if_id, info.vrf), (if_id, vrf), "{}", text(name));
+            assert_eq!((info.if_id, info.vrf, info.bond), (if_id, vrf, bond), "{}", text(name));
         }
     }
 

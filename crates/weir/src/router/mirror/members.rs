@@ -21,7 +21,9 @@ pub enum Membership<'a> {
         name: &'a str,
         table: u32,
     },
-    /// A bridge, a bond, or what else has members.
+    /// A bond, which can be a port itself.
+    Bond(&'a str),
+    /// A bridge, or what else has members.
     Other(&'a str),
 }
 
@@ -30,6 +32,7 @@ impl<'a> Membership<'a> {
         let Some(master) = link.master else { return Membership::None };
         match links.iter().find(|l| l.index == master) {
             Some(LinkInfo { name, vrf: Some(table), .. }) => Membership::Vrf { name, table: *table },
+            Some(LinkInfo { name, bond: true, .. }) => Membership::Bond(name),
             Some(other) => Membership::Other(&other.name),
             None => Membership::Other("another device"),
         }
@@ -40,7 +43,7 @@ impl<'a> Membership<'a> {
         match self {
             Membership::None => Some(None),
             Membership::Vrf { table, .. } => Some(Some(*table)),
-            Membership::Other(_) => None,
+            Membership::Bond(_) | Membership::Other(_) => None,
         }
     }
 }
@@ -50,6 +53,7 @@ impl fmt::Display for Membership<'_> {
         match self {
             Membership::None => f.write_str("belongs to no VRF"),
             Membership::Vrf { name, table } => write!(f, "belongs to VRF {name} (table {table})"),
+            Membership::Bond(name) => write!(f, "belongs to the bond {name}"),
             Membership::Other(name) => write!(f, "belongs to {name}"),
         }
     }
@@ -69,13 +73,17 @@ pub fn filter(config: &Config, links: &[LinkInfo]) -> Result<Filter, Failure> {
     };
     for port in config.devices() {
         let Some(link) = links.iter().find(|l| l.name == port.device.value) else { continue };
-        if let Membership::Other(name) = Membership::of(link, links) {
-            let why = format!(
-                "{} belongs to {name}, whose routes the kernel looks up; name a device that belongs to none",
-                link.name
-            );
-            return Err(complain(port, why));
-        }
+        let here = Membership::of(link, links);
+        let instead = match here {
+            Membership::None | Membership::Vrf { .. } => continue,
+            Membership::Bond(name) => {
+                format!("whose frames come and go by any of its members; name {name} instead")
+            }
+            Membership::Other(_) => {
+                "whose routes the kernel looks up; name a device that belongs to none".to_owned()
+            }
+        };
+        return Err(complain(port, format!("{} {here}, {instead}", link.name)));
     }
     let mut first: Option<(&Port, String, Membership<'_>)> = None;
     for port in &config.ports {
@@ -127,6 +135,7 @@ mod tests {
             master,
             if_id: None,
             vrf,
+            bond: name.starts_with("bond"),
         }
     }
 
@@ -141,6 +150,7 @@ mod tests {
             link(3, "red", None, Some(10)),
             link(4, "blue", None, Some(20)),
             link(5, "br0", None, None),
+            link(6, "bond0", None, None),
         ];
         filter(&config, &links)
     }
@@ -169,6 +179,11 @@ mod tests {
                 "port wan: eth1 belongs to no VRF, but eth0 belongs to VRF red (table 10)",
             ),
             ("\"kernel\"", [None, Some(5)], "port wan: eth1 belongs to br0"),
+            (
+                "\"kernel\"",
+                [None, Some(6)],
+                "port wan: eth1 belongs to the bond bond0, whose frames come and go by any of its members; name bond0 instead",
+            ),
             ("{ from = \"kernel\", table = 20 }", [Some(3), Some(3)], "names table 20; leave the table out"),
         ] {
             let Failure(why) = judged(routes, masters).expect_err(expected);
