@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test flowtable-test drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | flowtable-test | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -55,6 +55,15 @@ machine-test: build
 # flow tables of nftables and weir over the same flows, in a whole Debian whose kernel has flow tables; two minutes, docs/firewall.md
 flowtable-test: build
 	./scripts/flowtable-test
+
+# what strongSwan's keys, dead peers, MOBIKE, many SAs, VLANs and bonds do over AF_XDP ports, in a whole Debian; docs/control.md
+keys-test: setup
+	./scripts/keys-test
+
+# REKEYS rekeys of a child SA by two IKE daemons under load, in the second kernel: a second or two each; `make test` has six
+REKEYS = 1000
+rekeys: setup
+	WEIR_REKEYS=$(REKEYS) cargo test -p weir --test interop kernel_keys::rekeys_by_time -- --nocapture
 
 # weir over emulated cards of five real drivers, the cases and the speed beside the kernel: half an hour as root on a quiet machine, docs/drivers.md
 drivers: setup

@@ -5,20 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::kernel::End;
-use crate::second_kernel::{figure, rekeys, there};
+use crate::outside::Watch;
+use crate::second_kernel::{figure, port_kind, rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
-use crate::testbed::{Family, Testbed, run, until};
+use crate::testbed::{Family, PATIENCE, Testbed, run, until};
 use crate::traffic::{Host, Seen, all, numbered, paced};
 use crate::weir_gateway::Weir;
 use weir::testing::testbed::Wire;
 
 /// Runs `body` in the second kernel; says so when strongSwan is not here.
-fn with_daemons(name: &str, body: impl FnOnce()) {
+pub(crate) fn with_daemons(name: &str, body: impl FnOnce()) {
     match missing_daemon() {
         Some(missing) => {
             writeln!(std::io::stderr(), "SKIP {name}: needs {missing}").expect("stderr is open");
@@ -27,7 +29,8 @@ fn with_daemons(name: &str, body: impl FnOnce()) {
     }
 }
 
-const IF_ID: &str = "if_id_in = 7\n        if_id_out = 7";
+/// Makes a child weir's.
+pub(crate) const IF_ID: &str = "if_id_in = 7\n        if_id_out = 7";
 
 /// The hosts of the IPv4 row.
 pub(crate) fn hosts(testbed: &Testbed) -> (Host<'_>, Host<'_>) {
@@ -37,36 +40,50 @@ pub(crate) fn hosts(testbed: &Testbed) -> (Host<'_>, Host<'_>) {
 
 /// weir on the kernel's addresses, with the kernel's keys.
 pub(crate) fn config() -> String {
+    let kind = port_kind();
     let port = |name: &str, device: &str| {
         format!(
-            "[[port]]\nname = \"{name}\"\ndevice = \"{device}\"\nkind = \"af_packet\"\naddresses = \"kernel\"\n"
+            "[[port]]\nname = \"{name}\"\ndevice = \"{device}\"\nkind = \"{kind}\"\naddresses = \"kernel\"\n"
         )
     };
-    let far = Family::V4.row();
+    let route = |prefix: &str, via: IpAddr| format!("[[route]]\nprefix = \"{prefix}\"\nvia = \"{via}\"\n");
+    let [v4, v6] = [Family::V4, Family::V6].map(Family::row);
     "keys = { from = \"kernel\", ports = [\"wan\"], default = \"drop\" }\n".to_string()
         + &port("lan", "l0")
         + &port("wan", "l1")
-        + &format!("[[route]]\nprefix = \"{}\"\nvia = \"{}\"\n", far.nets[1], far.right)
+        // As wide as what the tests with many children have behind the other gateway.
+        + &route("10.2.0.0/16", v4.right)
+        + &route(v6.nets[1], v6.right)
 }
 
 /// Where weir keeps what its SAs used: two of them on one testbed go on with it.
 const STATE: &str = "state-of-keys";
 
 /// weir and both daemons; the right one is the kernel's with its own ESP.
-struct Pair {
-    left: Daemon,
-    right: Daemon,
-    weir: Weir,
+pub(crate) struct Pair {
+    pub left: Daemon,
+    pub right: Daemon,
+    pub weir: Weir,
 }
 
 fn pair(testbed: &Testbed, proposal: &str, connection: &str, child: &str) -> Pair {
+    pair_as(testbed, &Setup { connection, child, ..Setup::of_kernel(proposal) })
+}
+
+/// Both daemons are set up alike, but for the interface id of weir's child.
+pub(crate) fn pair_as(testbed: &Testbed, setup: &Setup<'_>) -> Pair {
+    pair_of(testbed, setup, setup)
+}
+
+pub(crate) fn pair_of(testbed: &Testbed, left: &Setup<'_>, right: &Setup<'_>) -> Pair {
     testbed.kernel_is_left();
-    // That kernel takes no program to enforce policies.
-    testbed.kernel_does_not_forward_left();
-    let of_left = format!("{IF_ID}\n        {child}");
-    let setup = Setup { proposal, kernel: true, connection, child };
-    let left = Daemon::start_as(testbed, End::Left, &Setup { child: &of_left, ..setup });
-    let right = Daemon::start_as(testbed, End::Right, &setup);
+    // The second kernel takes no program to enforce policies; one with AF_XDP forwards what it can lay hands on.
+    if port_kind() == "af_packet" {
+        testbed.kernel_does_not_forward_left();
+    }
+    let of_left = format!("{IF_ID}\n        {}", left.child);
+    let left = Daemon::start_as(testbed, End::Left, &Setup { child: &of_left, ..*left });
+    let right = Daemon::start_as(testbed, End::Right, right);
     let weir = Weir::start_with(testbed, &config(), STATE);
     Pair { left, right, weir }
 }
@@ -79,11 +96,14 @@ pub(crate) fn sas(weir: &Weir) -> usize {
 }
 
 /// Names of the SAs weir sends by.
-fn outbound(weir: &Weir) -> BTreeSet<String> {
+pub(crate) fn outbound(weir: &Weir) -> BTreeSet<String> {
     let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
     let names = json.as_array().expect("a list").iter().filter_map(|sa| sa["name"].as_str());
     names.filter(|name| name.starts_with("kernel:out:")).map(str::to_owned).collect()
 }
+
+/// Rekeys somebody asks for, one after the other: five seconds each in the second kernel.
+const BY_HAND: usize = 50;
 
 #[test]
 fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
@@ -95,21 +115,9 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
         let (a, b) = hosts(&testbed);
         all(a, b, 200, 300_000);
 
-        let traffic = AtomicBool::new(true);
-        let load = |from: Host<'_>, to: Host<'_>| {
-            let mut rounds = 0;
-            while traffic.load(Ordering::Acquire) {
-                let seen = paced(from, to, 200, Duration::from_millis(1));
-                let whole = Seen { whole: 200, ..Seen::default() };
-                assert_eq!(seen, whole, "{} to {}, round {rounds}", from.ip, to.ip);
-                rounds += 1;
-            }
-            rounds * 200
-        };
-        let carried = thread::scope(|scope| {
-            let loads = [scope.spawn(|| load(a, b)), scope.spawn(|| load(b, a))];
+        let carried = under_load(&testbed, &|lost| {
             let mut known = outbound(&weir);
-            for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys()).enumerate() {
+            for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys().min(BY_HAND)).enumerate() {
                 daemon.told("--rekey", &["--child", "row"]);
                 until(&format!("rekey {n} has come to weir"), || {
                     let now = outbound(&weir);
@@ -117,18 +125,16 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
                     known.extend(now);
                     new.then_some(())
                 });
-                if loads.iter().any(|load| load.is_finished()) {
+                if lost() {
                     break;
                 }
             }
-            traffic.store(false, Ordering::Release);
-            loads.map(|load| load.join().expect("no packet was lost"))
         });
         assert!(carried.iter().all(|&packets| packets > 0), "{carried:?}");
         // What the kernel opened because it came before weir had the SA: weir opened it, too.
         let early = weir.metric("weir_drops_total", "reason=\"policy_unprotected\"");
         let [out, back] = carried;
-        let rekeys = rekeys();
+        let rekeys = rekeys().min(BY_HAND);
         figure(&format!(
             "{rekeys} rekeys, {out} packets out and {back} in, none lost; {early} came before their SA was known"
         ));
@@ -149,6 +155,70 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
         until("weir has none", || (sas(&weir) == 0).then_some(()));
         weir.assert_conserved();
     });
+}
+
+/// What a rekey by time takes at most, with all there is of machines to do other things.
+const REKEY: Duration = Duration::from_secs(6);
+
+/// A daemon rekeys by itself every second, and nobody waits for anybody. `WEIR_REKEYS=1000` is twenty minutes (`make rekeys`).
+/// One daemon only: two that begin at once agree on which child stays, and then strongSwan 5.9 may wait for long.
+#[test]
+fn rekeys_by_time_under_load_lose_nothing() {
+    with_daemons("kernel_keys::rekeys_by_time_under_load_lose_nothing", || {
+        let testbed = Testbed::watched();
+        let child = |time| format!("rekey_time = {time}\n        rand_time = 0s\n        life_time = 600s");
+        let [every_second, never] = ["1s", "0s"].map(child);
+        let setup = Setup::of_kernel("aes128gcm16");
+        let Pair { left, right, weir } =
+            pair_of(&testbed, &Setup { child: &every_second, ..setup }, &Setup { child: &never, ..setup });
+        let watch = Watch::begin(&testbed);
+        left.told("--initiate", &["--child", "row"]);
+        until("weir has an SA to send by", || (!outbound(&weir).is_empty()).then_some(()));
+        let (a, b) = hosts(&testbed);
+        let made = || left.log().matches("inbound CHILD_SA row{").count();
+        let (wanted, begun, start) = (rekeys(), made(), Instant::now());
+        let [out, back] = under_load(&testbed, &|lost| {
+            let patience = REKEY * u32::try_from(wanted).expect("a number of rekeys") + PATIENCE;
+            while made() < begun + wanted && !lost() {
+                assert!(start.elapsed() < patience, "{} rekeys of {wanted} in {patience:?}", made() - begun);
+                thread::sleep(Duration::from_millis(500));
+            }
+        });
+        let (made, seconds) = (made() - begun, start.elapsed().as_secs());
+        let early = weir.metric("weir_drops_total", "reason=\"policy_unprotected\"");
+        figure(&format!(
+            "{made} rekeys by time in {seconds} s, {out} packets out and {back} in, none lost; {early} came before their SA was known"
+        ));
+        assert!(made >= wanted && out > 0 && back > 0, "{made} rekeys, {out} packets out, {back} in");
+        weir.assert_conserved();
+        let seen = watch.end_well();
+        assert!(seen.esp >= out + back, "{}", seen.esp);
+        all(a, b, 50, 30_000);
+        drop(right);
+    });
+}
+
+/// Runs `body` while numbered packets go both ways; each must arrive. Returns how many went each way; `body` is told when one
+/// was lost.
+fn under_load(testbed: &Testbed, body: &dyn Fn(&dyn Fn() -> bool)) -> [u64; 2] {
+    let (a, b) = hosts(testbed);
+    let traffic = AtomicBool::new(true);
+    let load = |from: Host<'_>, to: Host<'_>| {
+        let mut rounds = 0;
+        while traffic.load(Ordering::Acquire) {
+            let seen = paced(from, to, 200, Duration::from_millis(1));
+            let whole = Seen { whole: 200, ..Seen::default() };
+            assert_eq!(seen, whole, "{} to {}, round {rounds}", from.ip, to.ip);
+            rounds += 1;
+        }
+        rounds * 200
+    };
+    thread::scope(|scope| {
+        let loads = [scope.spawn(|| load(a, b)), scope.spawn(|| load(b, a))];
+        body(&|| loads.iter().any(|load| load.is_finished()));
+        traffic.store(false, Ordering::Release);
+        loads.map(|load| load.join().expect("no packet was lost"))
+    })
 }
 
 /// A child SA of this proposal carries everything, and is rekeyed without a loss.
@@ -191,7 +261,7 @@ fn packets_that_wait_for_an_sa_ask_for_it() {
 }
 
 /// One packet that need not arrive.
-fn numbered_once(from: Host<'_>, to: Host<'_>) {
+pub(crate) fn numbered_once(from: Host<'_>, to: Host<'_>) {
     let ping = format!("ip netns exec {} ping -n -c 1 -W 1 -I {} {}", from.ns, from.ip, to.ip);
     let words: Vec<&str> = ping.split_whitespace().collect();
     std::process::Command::new(words[0]).args(&words[1..]).output().expect("ping starts");
@@ -246,7 +316,7 @@ fn the_hosts_own_packets_do_not_leave_in_cleartext() {
 }
 
 /// Sequence numbers the kernel would give out next, or takes none up to, of the left gateway's SAs: SPI, sent, received.
-fn kernels_numbers(testbed: &Testbed) -> Vec<(u32, u64, u64)> {
+pub(crate) fn kernels_numbers(testbed: &Testbed) -> Vec<(u32, u64, u64)> {
     let text = run(&format!("ip -n {} -s xfrm state", testbed.left));
     let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x").trim_end_matches(','), 16).ok();
     let mut all = Vec::new();
@@ -388,7 +458,7 @@ fn a_child_without_interface_id_stays_with_the_kernel() {
         let testbed = Testbed::new();
         testbed.kernel_is_left();
         testbed.kernel_does_not_forward_left();
-        let setup = Setup { proposal: "aes128gcm16", kernel: true, connection: "", child: "" };
+        let setup = Setup::of_kernel("aes128gcm16");
         let left = Daemon::start_as(&testbed, End::Left, &setup);
         let _right = Daemon::start_as(&testbed, End::Right, &setup);
         let weir = Weir::start(&testbed, &config());

@@ -92,7 +92,7 @@ fn kernels(testbed: &Testbed) -> BTreeSet<u32> {
 }
 
 /// The SPIs weir has, without those that drain.
-fn spis(weir: &Weir) -> BTreeSet<u32> {
+pub(crate) fn spis(weir: &Weir) -> BTreeSet<u32> {
     let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
     let there = json.as_array().expect("a list").iter().filter(|sa| sa["draining_seconds"].is_null());
     there.map(|sa| spi_of(sa["spi"].as_str().expect("an SPI"))).collect()

@@ -24,12 +24,16 @@ use weir_io::process;
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Says that this process runs in the second kernel.
 const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
+/// The kind of weir's ports, where that kernel has another than packet sockets.
+const PORTS: &str = "WEIR_TESTS_PORTS";
 /// How many rekeys [`rekeys`] tells of.
 const REKEYS: &str = "WEIR_REKEYS";
+/// How many child SAs [`children`] tells of.
+const CHILDREN: &str = "WEIR_CHILDREN";
 /// What lines of figures begin with.
 const FIGURE: &str = "figure: ";
 /// What a rekey takes at most, beyond what all tests do.
-const REKEY: Duration = Duration::from_secs(3);
+const REKEY: Duration = Duration::from_secs(8);
 /// Where the package puts its modules, in a folder by version.
 const MODULES: &str = "/usr/lib/uml/modules";
 
@@ -38,9 +42,19 @@ pub fn inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
+/// The kind of weir's ports there: user-mode Linux has no AF_XDP.
+pub fn port_kind() -> String {
+    std::env::var(PORTS).unwrap_or_else(|_| "af_packet".to_owned())
+}
+
 /// How often a child SA is rekeyed under traffic: a few times, or as often as `WEIR_REKEYS` says.
 pub fn rekeys() -> usize {
     std::env::var(REKEYS).ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+/// How many child SAs one IKE SA has: a hundred, or as many as `WEIR_CHILDREN` says.
+pub fn children() -> usize {
+    std::env::var(CHILDREN).ok().and_then(|n| n.parse().ok()).unwrap_or(100)
 }
 
 /// Says what was measured in the second kernel, where the tests' output is seen.
@@ -140,10 +154,11 @@ impl Folder {
         let binary = std::env::current_exe().expect("a path");
         let folder = std::env::current_dir().expect("a folder");
         let tests = format!(
-            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/var/tmp {INSIDE}=1 {REKEYS}={}\n\
+            "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/var/tmp {INSIDE}=1 {REKEYS}={} {CHILDREN}={}\n\
              ip link set lo up\n{} --test-threads=1 --show-output {}\n",
             folder.display(),
             rekeys(),
+            children(),
             binary.display(),
             filters().join(" ")
         );

@@ -12,14 +12,19 @@ use std::thread;
 use weir_io::process;
 
 use crate::kernel::End;
-use crate::testbed::{Testbed, until};
+use crate::testbed::{Family, Testbed, until};
 
-const CHARON: &str = "/usr/lib/ipsec/charon";
+/// The daemon, as two packages have it.
+const CHARONS: [&str; 2] = ["/usr/lib/ipsec/charon", "/usr/sbin/charon-systemd"];
+
+fn charon() -> Option<&'static str> {
+    CHARONS.into_iter().find(|path| Path::new(path).exists())
+}
 
 /// What strongSwan needs beside a kernel with ESP, and this machine lacks.
 pub fn missing_daemon() -> Option<String> {
-    if !Path::new(CHARON).exists() {
-        return Some(format!("{CHARON}; install strongswan-charon"));
+    if charon().is_none() {
+        return Some(format!("{}; install strongswan-charon", CHARONS.join(" or ")));
     }
     if !Path::new("/usr/sbin/swanctl").exists() {
         return Some("the `swanctl` command; install strongswan-swanctl".into());
@@ -33,10 +38,34 @@ pub struct Setup<'a> {
     pub proposal: &'a str,
     /// ESP is the kernel's, or what follows the kernel's; else the daemon's own.
     pub kernel: bool,
-    /// Lines of the connection.
+    /// The family of the gateways' addresses.
+    pub outer: Family,
+    /// The families of the child `row`.
+    pub inner: &'a [Family],
+    /// Lines of the daemon's own settings.
+    pub daemon: &'a str,
+    /// Lines of the connection; FAR is the other gateway's address.
     pub connection: &'a str,
     /// Lines of the child.
     pub child: &'a str,
+    /// Children beside that.
+    pub more: &'a str,
+}
+
+impl<'a> Setup<'a> {
+    /// ESP is the kernel's, or what follows the kernel's.
+    pub fn of_kernel(proposal: &'a str) -> Setup<'a> {
+        Setup {
+            proposal,
+            kernel: true,
+            outer: Family::V4,
+            inner: &[Family::V4],
+            daemon: "",
+            connection: "",
+            child: "",
+            more: "",
+        }
+    }
 }
 
 /// What strongSwan needs and this machine lacks.
@@ -74,14 +103,16 @@ pub struct Negotiated {
 impl Daemon {
     /// A gateway of the IPv4 row, ready to protect its network with the ESP proposal.
     pub fn start(testbed: &Testbed, end: End, proposal: &str) -> Daemon {
-        Daemon::start_as(testbed, end, &Setup { proposal, kernel: false, connection: "", child: "" })
+        Daemon::start_as(testbed, end, &Setup { kernel: false, ..Setup::of_kernel(proposal) })
     }
 
     pub fn start_as(testbed: &Testbed, end: End, setup: &Setup<'_>) -> Daemon {
         let (name, ns) = if end == End::Left { ("left", &testbed.left) } else { ("right", &testbed.right) };
-        let daemon_settings =
-            testbed.file(&format!("{name}.conf"), &settings(&testbed.folder, name, setup.kernel));
+        let daemon_settings = testbed.file(&format!("{name}.conf"), &settings(&testbed.folder, name, setup));
         let connection = testbed.file(&format!("{name}.swanctl"), &connection(end, setup));
+        let charon = charon().expect("looked for before");
+        // What an earlier one left: it is not this one that listens.
+        let _ = std::fs::remove_file(testbed.folder.join(format!("{name}.vici")));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", ns, "sh", "-c"]);
         // Both write their process number to the same place below /run.
@@ -90,7 +121,7 @@ impl Daemon {
         let keep = format!("mount --bind {folder} /mnt");
         let give = format!("mkdir -p {folder} && mount --bind /mnt {folder}");
         command
-            .arg(format!("{keep} && mount -t tmpfs tmpfs /run && {give} && exec {CHARON}"))
+            .arg(format!("{keep} && mount -t tmpfs tmpfs /run && {give} && exec {charon}"))
             .env("STRONGSWAN_CONF", daemon_settings);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = process::dies_with_starter(&mut command).spawn().expect("charon starts");
@@ -174,12 +205,16 @@ fn logged_key(log: &str, name: &str) -> Vec<u8> {
 }
 
 /// One setting a line: the parser takes the rest of a line for the value.
-fn settings(folder: &Path, name: &str, kernel: bool) -> String {
+fn settings(folder: &Path, name: &str, setup: &Setup<'_>) -> String {
     let folder = folder.display();
-    let own = if kernel { "" } else { "kernel-libipsec " };
+    let own = if setup.kernel { "" } else { "kernel-libipsec " };
+    let more = setup.daemon;
+    // Keys are read from the log of who does ESP by itself.
+    let keys = if setup.kernel { 1 } else { 4 };
     format!(
         "charon {{
   load = random nonce openssl kdf {own}kernel-netlink socket-default vici updown
+  {more}
   plugins {{
     vici {{
       socket = unix://{folder}/{name}.vici
@@ -189,7 +224,7 @@ fn settings(folder: &Path, name: &str, kernel: bool) -> String {
     log {{
       path = {folder}/{name}.log
       default = 1
-      chd = 4
+      chd = {keys}
       flush_line = yes
     }}
   }}
@@ -199,14 +234,19 @@ fn settings(folder: &Path, name: &str, kernel: bool) -> String {
 }
 
 fn connection(end: End, setup: &Setup<'_>) -> String {
-    let Setup { proposal, connection, child, .. } = setup;
+    let Setup { proposal, outer, inner, child, more, .. } = setup;
     let (local, remote) = if end == End::Left { (1, 2) } else { (2, 1) };
+    let ends = [outer.row().left, outer.row().right];
+    let (near, far) = (ends[local - 1], ends[remote - 1]);
+    let connection = setup.connection.replace("FAR", &far.to_string());
+    let nets = |of: usize| inner.iter().map(|f| f.row().nets[of - 1]).collect::<Vec<&str>>().join(",");
+    let (local_ts, remote_ts) = (nets(local), nets(remote));
     format!(
         "connections {{
   row {{
     version = 2
-    local_addrs = 192.0.2.{local}
-    remote_addrs = 192.0.2.{remote}
+    local_addrs = {near}
+    remote_addrs = {far}
     proposals = aes128-sha256-curve25519
     {connection}
     local {{
@@ -219,11 +259,12 @@ fn connection(end: End, setup: &Setup<'_>) -> String {
     }}
     children {{
       row {{
-        local_ts = 10.{local}.0.0/24
-        remote_ts = 10.{remote}.0.0/24
+        local_ts = {local_ts}
+        remote_ts = {remote_ts}
         esp_proposals = {proposal}
         {child}
       }}
+      {more}
     }}
   }}
 }}

@@ -31,6 +31,8 @@ pub struct Testbed {
     pub left: String,
     pub right: String,
     pub b: String,
+    /// A bridge between the gateways, where there is one.
+    pub middle: Option<String>,
     pub folder: PathBuf,
 }
 
@@ -88,14 +90,31 @@ pub fn batch(ns: Option<&str>, lines: &[String]) {
 
 impl Testbed {
     pub fn new() -> Testbed {
+        Testbed::with(false)
+    }
+
+    /// The same with a bridge between the gateways (`ml` to the left one, `mr` to the right one): whoever listens there sees
+    /// frames as they were on the wire, which at an end of it are seen once more as what ESP carried.
+    pub fn watched() -> Testbed {
+        Testbed::with(true)
+    }
+
+    fn with(watched: bool) -> Testbed {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let stem = format!("weiri{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(&stem);
         std::fs::create_dir_all(&folder).expect("a folder");
         let name = |place: &str| format!("{stem}-{place}");
-        let testbed = Testbed { a: name("a"), left: name("l"), right: name("r"), b: name("b"), folder };
+        let testbed = Testbed {
+            a: name("a"),
+            left: name("l"),
+            right: name("r"),
+            b: name("b"),
+            middle: watched.then(|| name("m")),
+            folder,
+        };
         let (a, left, right, b) = (&testbed.a, &testbed.left, &testbed.right, &testbed.b);
-        batch(None, &testbed.all().map(|ns| format!("netns add {ns}")));
+        batch(None, &testbed.all().map(|ns| format!("netns add {ns}")).collect::<Vec<String>>());
         for ns in testbed.all() {
             netns::inside(ns, || {
                 set("/proc/sys/net/ipv6/conf/all/disable_ipv6", "0");
@@ -103,13 +122,20 @@ impl Testbed {
             })
             .expect("the namespace is there");
         }
-        let wires = [[(a, "a0"), (left, "l0")], [(left, "l1"), (right, "r1")], [(right, "r0"), (b, "b0")]];
-        batch(
-            None,
-            &wires.map(|[near, far]| {
-                format!("link add {} netns {} type veth peer name {} netns {}", near.1, near.0, far.1, far.0)
-            }),
-        );
+        let mut wires = vec![[(a, "a0"), (left, "l0")], [(right, "r0"), (b, "b0")]];
+        match &testbed.middle {
+            None => wires.push([(left, "l1"), (right, "r1")]),
+            Some(middle) => wires.extend([[(left, "l1"), (middle, "ml")], [(middle, "mr"), (right, "r1")]]),
+        }
+        let lines = wires.iter().map(|[near, far]| {
+            format!("link add {} netns {} type veth peer name {} netns {}", near.1, near.0, far.1, far.0)
+        });
+        batch(None, &lines.collect::<Vec<String>>());
+        if let Some(middle) = &testbed.middle {
+            let mut lines = vec!["link add br0 type bridge".to_owned(), "link set br0 up".to_owned()];
+            lines.extend(["ml", "mr"].map(|end| format!("link set {end} master br0 up")));
+            batch(Some(middle), &lines);
+        }
         finish_checksums(&wires);
         up(a, &[("a0", ["10.1.0.2/24", "fd01::2/64"])]);
         up(left, &[("l0", []), ("l1", [])]);
@@ -122,8 +148,8 @@ impl Testbed {
         testbed
     }
 
-    fn all(&self) -> [&String; 4] {
-        [&self.a, &self.left, &self.right, &self.b]
+    fn all(&self) -> impl Iterator<Item = &String> {
+        [&self.a, &self.left, &self.right, &self.b].into_iter().chain(&self.middle)
     }
 
     /// Lets the kernel forward in a gateway's namespace.
