@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::outside::Watch;
 use crate::second_kernel::{figure, port_kind, rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
 use crate::testbed::{Family, PATIENCE, Testbed, run, until};
-use crate::traffic::{Host, Seen, all, numbered, paced};
+use crate::traffic::{Host, Seen, all, beside, numbered, ping};
 use crate::weir_gateway::Weir;
 use weir::testing::testbed::Wire;
 
@@ -115,7 +114,7 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
         let (a, b) = hosts(&testbed);
         all(a, b, 200, 300_000);
 
-        let carried = under_load(&testbed, &|lost| {
+        let carried = under_load(&testbed, |lost| {
             let mut known = outbound(&weir);
             for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys().min(BY_HAND)).enumerate() {
                 daemon.told("--rekey", &["--child", "row"]);
@@ -175,9 +174,12 @@ fn rekeys_by_time_under_load_lose_nothing() {
         left.told("--initiate", &["--child", "row"]);
         until("weir has an SA to send by", || (!outbound(&weir).is_empty()).then_some(()));
         let (a, b) = hosts(&testbed);
+        // Their first packets find the hosts' addresses; more than a few do not wait for that.
+        ping(a, b);
+        ping(b, a);
         let made = || left.log().matches("inbound CHILD_SA row{").count();
         let (wanted, begun, start) = (rekeys(), made(), Instant::now());
-        let [out, back] = under_load(&testbed, &|lost| {
+        let [out, back] = under_load(&testbed, |lost| {
             let patience = REKEY * u32::try_from(wanted).expect("a number of rekeys") + PATIENCE;
             while made() < begun + wanted && !lost() {
                 assert!(start.elapsed() < patience, "{} rekeys of {wanted} in {patience:?}", made() - begun);
@@ -198,27 +200,10 @@ fn rekeys_by_time_under_load_lose_nothing() {
     });
 }
 
-/// Runs `body` while numbered packets go both ways; each must arrive. Returns how many went each way; `body` is told when one
-/// was lost.
-fn under_load(testbed: &Testbed, body: &dyn Fn(&dyn Fn() -> bool)) -> [u64; 2] {
+/// Runs `body` while numbered packets go both ways between the hosts.
+fn under_load(testbed: &Testbed, body: impl FnOnce(&dyn Fn() -> bool)) -> [u64; 2] {
     let (a, b) = hosts(testbed);
-    let traffic = AtomicBool::new(true);
-    let load = |from: Host<'_>, to: Host<'_>| {
-        let mut rounds = 0;
-        while traffic.load(Ordering::Acquire) {
-            let seen = paced(from, to, 200, Duration::from_millis(1));
-            let whole = Seen { whole: 200, ..Seen::default() };
-            assert_eq!(seen, whole, "{} to {}, round {rounds}", from.ip, to.ip);
-            rounds += 1;
-        }
-        rounds * 200
-    };
-    thread::scope(|scope| {
-        let loads = [scope.spawn(|| load(a, b)), scope.spawn(|| load(b, a))];
-        body(&|| loads.iter().any(|load| load.is_finished()));
-        traffic.store(false, Ordering::Release);
-        loads.map(|load| load.join().expect("no packet was lost"))
-    })
+    beside([(a, b), (b, a)], (200, Duration::from_millis(1)), body)
 }
 
 /// A child SA of this proposal carries everything, and is rekeyed without a loss.

@@ -2,13 +2,11 @@
 //! kernel, which has them, by packet sockets; on a whole Debian (`make keys-test`) by AF_XDP.
 
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use crate::second_kernel::{figure, port_kind, there};
 use crate::testbed::{LEFT_LAN, LEFT_WAN, Testbed, batch, ip, until};
-use crate::traffic::{Host, Seen, all, numbered, paced};
+use crate::traffic::{Host, Seen, all, beside, numbered};
 use crate::weir_gateway::Weir;
 
 /// A router by the kernel's routes, its far port on this device, and more ports.
@@ -128,21 +126,8 @@ fn vlans_come_and_go_and_change_their_mtu_and_nothing_beside_them_is_lost() {
         let weir = Weir::start(&testbed, &router("l1", &tagged()));
         let (a, b) = crate::kernel_keys::hosts(&testbed);
         until("packets pass", || answered(a, b, 56).then_some(()));
-        let traffic = AtomicBool::new(true);
-        let beside = thread::scope(|scope| {
-            let load = scope.spawn(|| {
-                let mut rounds = 0;
-                while traffic.load(Ordering::Acquire) {
-                    let seen = paced(a, b, 100, Duration::from_millis(4));
-                    assert_eq!(seen, Seen { whole: 100, ..Seen::default() }, "round {rounds}");
-                    rounds += 1;
-                }
-                rounds * 100
-            });
-            vlans_come_and_go(&testbed, &weir);
-            traffic.store(false, Ordering::Release);
-            load.join().expect("no packet beside the VLAN was lost")
-        });
+        let [beside] =
+            beside([(a, b)], (100, Duration::from_millis(4)), |_| vlans_come_and_go(&testbed, &weir));
         figure(&format!("VLANs came and went twice, {beside} packets beside them, none lost"));
         weir.assert_conserved();
     });

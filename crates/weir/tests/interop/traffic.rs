@@ -1,7 +1,7 @@
 //! Traffic whose integrity can be told: pings, numbered datagrams, streams with a known content.
 
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,42 @@ pub fn paced(from: Host<'_>, to: Host<'_>, count: u64, rest: Duration) -> Seen {
             let _ = sender.send_to(&datagram, at);
         }
         receiver.join().expect("the receiver")
+    })
+}
+
+/// Ends the loads also when what they run beside panics.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Runs `body` while numbered packets go each of these ways, `count` at a time, all of which must arrive; `body` is told when
+/// one was lost. Returns how many went each way.
+pub fn beside<const N: usize>(
+    ways: [(Host<'_>, Host<'_>); N],
+    (count, rest): (u64, Duration),
+    body: impl FnOnce(&dyn Fn() -> bool),
+) -> [u64; N] {
+    let over = AtomicBool::new(false);
+    let load = |(from, to): (Host<'_>, Host<'_>)| {
+        let mut rounds = 0;
+        while !over.load(Ordering::Acquire) {
+            let seen = paced(from, to, count, rest);
+            let whole = Seen { whole: count, ..Seen::default() };
+            assert_eq!(seen, whole, "{} to {}, round {rounds}", from.ip, to.ip);
+            rounds += 1;
+        }
+        rounds * count
+    };
+    thread::scope(|scope| {
+        let stops = Stops(&over);
+        let loads = ways.map(|way| scope.spawn(move || load(way)));
+        body(&|| loads.iter().any(|load| load.is_finished()));
+        drop(stops);
+        loads.map(|load| load.join().expect("no packet was lost"))
     })
 }
 
