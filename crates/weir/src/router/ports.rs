@@ -324,7 +324,14 @@ fn steer(
     local: &LocalAddresses,
     flows: Option<&FlowOffload>,
     held: bool,
+    said: &mut Vec<String>,
 ) -> Result<Steering, PortError> {
+    if link.bond {
+        let name = &link.name;
+        said.push(format!(
+            "port {name}: a bond, whose members' drivers cannot give its sockets frames: generic XDP"
+        ));
+    }
     // Members' drivers would name themselves to the kernel, which gives a socket of the bond's what came by the bond only.
     let modes = match link.bond {
         true => &[XdpMode::Generic][..],
@@ -366,7 +373,7 @@ fn open_af_xdp(
     // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
     let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
     let flows = flow_offload.map(|handle| &handle.shared.flows);
-    let steering = steer(&link, local, flows, with.held)?;
+    let steering = steer(&link, local, flows, with.held, &mut said)?;
     let live = with.live.of(name, &mut said);
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let has = queues(port).unwrap_or(umems.len());
@@ -383,7 +390,7 @@ fn open_af_xdp(
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
     let offloading = flow_offload
-        .filter(|_| copied && (!generic || one_poller_receives(name)) && !link.bond)
+        .filter(|_| copied && (!generic || one_poller_receives(&link)))
         .and_then(|handle| join((device, &link), handle, &steering, umems, &mut said));
     let wrap = |socket| match &offloading {
         Some((flow_offload, progress)) => Box::new(OffloadingSocket::new(
@@ -481,8 +488,13 @@ fn has_one_queue(name: &str) -> bool {
 }
 
 /// Whether behind generic XDP one poller alone brings the frames of a queue, so that they are numbered in the order in which they
-/// reach the worker: a card's. What other devices receive runs on any CPU that sends, and with RPS on several.
-fn one_poller_receives(name: &str) -> bool {
+/// reach the worker: a card's. What a bond receives comes by its members; what other devices receive runs on any CPU that sends,
+/// and with RPS on several.
+fn one_poller_receives(link: &LinkInfo) -> bool {
+    let name = &link.name;
+    if link.bond {
+        return false;
+    }
     let rps = std::fs::read_to_string(format!("/sys/class/net/{name}/queues/rx-0/rps_cpus"));
     let spreads = rps.is_ok_and(|cpus| cpus.trim().contains(|c| c != '0' && c != ','));
     may_be_a_card(name) && !spreads
