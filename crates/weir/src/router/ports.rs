@@ -364,11 +364,6 @@ fn open_af_xdp(
         ))
     })?;
     let link = ready_link("af_xdp", name, &mut said)?;
-    if link.bond {
-        said.push(format!(
-            "port {name}: a bond, whose members' drivers cannot give its sockets frames: generic XDP"
-        ));
-    }
     let offloads = vec![switch_off_merging(name, &mut said), switch_off_hiding(name, &mut said)];
     // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
     let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
