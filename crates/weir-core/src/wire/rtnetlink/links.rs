@@ -46,6 +46,17 @@ pub struct LinkInfo {
     pub vrf: Option<u32>,
     /// It sends by other devices, of which it is made (`bond`, `team`).
     pub bond: bool,
+    pub vlan: Option<Vlan>,
+}
+
+/// What a VLAN device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    pub id: u16,
+    /// Index of the link it is on.
+    pub lower: u32,
+    /// Its tags are of 802.1Q, with a priority of 0 always.
+    pub plain: bool,
 }
 
 /// An address the kernel answers for.
@@ -97,6 +108,7 @@ mod ifla {
     pub const ADDRESS: u16 = 1;
     pub const NAME: u16 = 3;
     pub const MTU: u16 = 4;
+    pub const LOWER: u16 = 5;
     pub const MASTER: u16 = 10;
     pub const KIND: u16 = 18;
     /// Inside of [`KIND`].
@@ -105,6 +117,9 @@ mod ifla {
     /// Inside of the data of a kind.
     pub const VRF_TABLE: u16 = 1;
     pub const XFRM_IF_ID: u16 = 2;
+    pub const VLAN_ID: u16 = 1;
+    pub const VLAN_EGRESS_PRIORITIES: u16 = 3;
+    pub const VLAN_PROTOCOL: u16 = 5;
 }
 
 fn link(payload: &[u8]) -> Result<LinkInfo, Malformed> {
@@ -123,7 +138,9 @@ fn link(payload: &[u8]) -> Result<LinkInfo, Malformed> {
         if_id: None,
         vrf: None,
         bond: false,
+        vlan: None,
     };
+    let mut lower = 0;
     for attribute in attributes(&payload[LINK_HEADER..]) {
         let (kind, value) = attribute?;
         match kind {
@@ -131,14 +148,17 @@ fn link(payload: &[u8]) -> Result<LinkInfo, Malformed> {
             ifla::NAME => info.name = text(value),
             ifla::MTU => info.mtu = number(value)?,
             ifla::MASTER => info.master = Some(number(value)?).filter(|&master| master != 0),
+            ifla::LOWER => lower = number(value)?,
             ifla::KIND => of_kind(&mut info, value)?,
             _ => {}
         }
     }
+    // The link below stands before the kind or behind it.
+    info.vlan = info.vlan.map(|vlan| Vlan { lower, ..vlan });
     Ok(info)
 }
 
-/// The interface id of an xfrm device, the table of a VRF, whether it is a bond.
+/// The interface id of an xfrm device, the table of a VRF, whether it is a bond, what a VLAN is.
 fn of_kind(info: &mut LinkInfo, value: &[u8]) -> Result<(), Malformed> {
     let data = attribute(value, ifla::KIND_DATA).unwrap_or_default();
     let of = |wanted| attribute(data, wanted).map(number).transpose();
@@ -146,9 +166,21 @@ fn of_kind(info: &mut LinkInfo, value: &[u8]) -> Result<(), Malformed> {
         Some("xfrm") => info.if_id = of(ifla::XFRM_IF_ID)?,
         Some("vrf") => info.vrf = of(ifla::VRF_TABLE)?,
         Some("bond" | "team") => info.bond = true,
+        Some("vlan") => info.vlan = vlan(data)?,
         _ => {}
     }
     Ok(())
+}
+
+fn vlan(data: &[u8]) -> Result<Option<Vlan>, Malformed> {
+    /// 802.1Q, in network order.
+    const PROTOCOL: [u8; 2] = [0x81, 0x00];
+    let Some(id) = attribute(data, ifla::VLAN_ID) else { return Ok(None) };
+    let id = u16_at(id, 0).ok_or(Malformed)?;
+    // Kernels before 3.10 know one protocol, and do not name it.
+    let of_1q = attribute(data, ifla::VLAN_PROTOCOL).is_none_or(|protocol| protocol == PROTOCOL);
+    let plain = of_1q && attribute(data, ifla::VLAN_EGRESS_PRIORITIES).is_none();
+    Ok(Some(Vlan { id, lower: 0, plain }))
 }
 
 /// `struct ifaddrmsg` and its attributes. None: an entry of another family, or without an address.
@@ -249,6 +281,7 @@ mod tests {
             if_id: None,
             vrf: None,
             bond: false,
+            vlan: None,
         };
         assert_eq!(info, expected);
         let gone = read(&request(DELETE_LINK, 0, &header(iff::UP | iff::LOWER_UP), &said));
@@ -282,6 +315,26 @@ mod tests {
             let info = link_of(0, &[(ifla::KIND, &kind)]);
             assert_eq!((info.if_id, info.vrf, info.bond), (if_id, vrf, bond), "{}", text(name));
         }
+    }
+
+    #[test]
+    fn a_vlan_has_its_number_the_link_below_and_says_whether_its_tags_are_plain() {
+        let (lower, id) = (3u32.to_ne_bytes(), 7u16.to_ne_bytes());
+        let (q, ad): (Said<'_>, Said<'_>) =
+            ((ifla::VLAN_PROTOCOL, &[0x81, 0x00]), (ifla::VLAN_PROTOCOL, &[0x88, 0xa8]));
+        let of = |data: &[Said<'_>]| {
+            let data = nested(data);
+            let kind = nested(&[(ifla::KIND_NAME, b"vlan\0"), (ifla::KIND_DATA, &data)]);
+            let said: [Said<'_>; 2] = [(ifla::LOWER, &lower), (ifla::KIND, &kind)];
+            let other = [said[1], said[0]];
+            assert_eq!(link_of(0, &said), link_of(0, &other), "in whatever order");
+            link_of(0, &said).vlan
+        };
+        let vlan = |plain| Some(Vlan { id: 7, lower: 3, plain });
+        assert_eq!(of(&[(ifla::VLAN_ID, &id), q]), vlan(true));
+        assert_eq!(of(&[(ifla::VLAN_ID, &id), ad]), vlan(false));
+        assert_eq!(of(&[(ifla::VLAN_ID, &id), q, (ifla::VLAN_EGRESS_PRIORITIES, &[0; 12])]), vlan(false));
+        assert_eq!(of(&[q]), None, "without a number");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use weir_io::netlink::{self, LinkInfo};
 
 use super::kernel_devices;
 use crate::config::Config;
+use crate::router::links::kernel_device;
 
 /// A flow that is forbidden stops within a second.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
@@ -119,11 +120,11 @@ pub fn obstacles(config: &Config) -> io::Result<Vec<String>> {
 }
 
 fn found(config: &Config, rules: &RuleSet) -> io::Result<Vec<String>> {
-    // The kernel's device of a VLAN port has a name that is not in the configuration.
-    let interfaces = match config.ports.iter().any(|port| port.vlan.is_some()) {
-        true => Vec::new(),
-        false => interfaces(&kernel_devices(config), &netlink::links()?),
-    };
+    let of_kernel = kernel_devices(config);
+    let ports = config.ports.iter().filter(|port| of_kernel.contains(&port.device.value.as_str()));
+    let devices: Vec<String> = ports.map(kernel_device).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let interfaces = interfaces(&devices, &netlink::links()?);
     Ok(survey(rules, &interfaces).iter().map(sentence).collect())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Promises: the rules are read when they are asked; the chain and the rule are named, in nft's own words where `nft` is there.
 //! It is said whether the kernel decides, or would have, since what weir forwards it does not see. Refuses: packets whose upper
-//! layer is behind extension headers, and ports of VLANs and of devices that belong to others.
+//! layer is behind extension headers, and ports on devices that belong to others.
 
 use std::net::IpAddr;
 
@@ -16,6 +16,7 @@ use weir_io::netlink::firewall::rules;
 
 use super::established::{interfaces, words};
 use crate::router::Daemon;
+use crate::router::links::kernel_device;
 use crate::view;
 
 impl Daemon {
@@ -29,8 +30,8 @@ impl Daemon {
         let rules = rules().ok().filter(|rules| !rules.chains.is_empty())?;
         let links = netlink::links().ok()?;
         let interface = |name: &str| {
-            let port = self.config.ports.iter().find(|p| p.name.value == name && p.vlan.is_none())?;
-            interfaces(&[port.device.value.as_str()], &links).pop()
+            let port = self.config.ports.iter().find(|p| p.name.value == name)?;
+            interfaces(&[&kernel_device(port)], &links).pop()
         };
         let name = |id: PortId| self.control.tables().ports.get(id.index()).map(|p| p.name.clone());
         let output = match verdict {

@@ -7,8 +7,8 @@ use weir_core::mirror::{Filter, KernelRoute, Mirror, Passes};
 use weir_core::route::Prefix;
 use weir_core::time::Nanos;
 use weir_core::wire::rtnetlink::{GET_NEXT_HOP, GET_ROUTE, GET_RULE};
-use weir_io::netlink::LinkInfo;
 use weir_io::netlink::routes::dump;
+use weir_io::netlink::{self, LinkInfo};
 use weir_io::wake::Waker;
 
 use super::{Follower, Routes, members, mirror_links};
@@ -105,10 +105,24 @@ pub fn taken_over(devices: &[String], keys: bool, firewall: Option<&str>) -> Res
     if let Some(firewall) = firewall {
         text += &format!("firewall = {firewall}\n");
     }
+    let links = if firewall.is_some() { netlink::links().unwrap_or_default() } else { Vec::new() };
     for device in devices {
-        text += &format!("[[port]]\nname = {device:?}\ndevice = {device:?}\naddresses = \"kernel\"\n");
+        let on = on_device(device, &links);
+        text += &format!("[[port]]\nname = {device:?}\n{on}addresses = \"kernel\"\n");
     }
     let mut config = config::parse(NAME, NAME, text).map_err(Failure::of)?;
     config.kernel.routes = Some(Filter { off: [false, !v6], ..Filter::default() });
     Ok(config)
+}
+
+/// What a port is on: of a VLAN (`eth0.7`) that stands in `links` the device below, with the tag.
+fn on_device(device: &str, links: &[LinkInfo]) -> String {
+    let vlan = links.iter().find(|link| link.name == device).and_then(|link| link.vlan);
+    let lower = vlan.and_then(|vlan| links.iter().find(|link| link.index == vlan.lower));
+    match vlan.zip(lower) {
+        Some((vlan, lower)) if device == format!("{}.{}", lower.name, vlan.id) => {
+            format!("device = {:?}\nvlan = {}\n", lower.name, vlan.id)
+        }
+        _ => format!("device = {device:?}\n"),
+    }
 }

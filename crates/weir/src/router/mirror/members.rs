@@ -136,6 +136,7 @@ mod tests {
             if_id: None,
             vrf,
             bond: name.starts_with("bond"),
+            vlan: None,
         }
     }
 
