@@ -275,3 +275,67 @@ fn flows_that_an_ipsec_policy_may_concern_stay_the_kernels() {
     let left = in_router(&testbed, |requests| requests.query(&talk.original()));
     assert!(matches!(left, Ok(Event::Present(_))), "{left:?}");
 }
+
+/// Linux looks up policies again behind the translation of the source: what the firewall masquerades leaves in ESP, and stays the
+/// kernel's to the last packet.
+#[test]
+fn what_is_masqueraded_into_esp_stays_the_kernels_in_esp() {
+    let test = "what_is_masqueraded_into_esp_stays_the_kernels_in_esp";
+    let Some(testbed) = behind(test, RULES) else { return };
+    let [router_ns, server] = [&testbed.router, &testbed.server];
+    // What ESP adds fits too: a segment that does not is lost in the kernel, behind the place where it would say so.
+    run(&format!("ip -n {} link set c0 mtu 1300", testbed.client));
+    let xfrm = |ns: &str, what: &str| {
+        let line = format!("ip -n {ns} xfrm {what}");
+        std::process::Command::new("sh").args(["-c", &line]).output().expect("sh starts").status.success()
+    };
+    let ends = ["src 10.2.0.1 dst 10.2.0.2", "src 10.2.0.2 dst 10.2.0.1"];
+    let key = "0x000102030405060708090a0b0c0d0e0f01020304";
+    for (spi, ends) in (0x100..).zip(ends) {
+        for ns in [router_ns, server] {
+            let state = format!(
+                "state add {ends} proto esp spi {spi} mode transport aead \"rfc4106(gcm(aes))\" {key} 128"
+            );
+            if !xfrm(ns, &state) {
+                use std::io::Write as _;
+                writeln!(std::io::stderr(), "SKIP {test}: needs a kernel with ESP").expect("stderr is open");
+                return;
+            }
+        }
+    }
+    let template = "tmpl proto esp mode transport";
+    let policies = [
+        (router_ns, format!("{} dir out", ends[0])),
+        (router_ns, format!("{} dir in", ends[1])),
+        (router_ns, format!("{} dir fwd", ends[1])),
+        (server, format!("{} dir out", ends[1])),
+        (server, format!("{} dir in", ends[0])),
+    ];
+    for (ns, policy) in &policies {
+        assert!(xfrm(ns, &format!("policy add {policy} {template}")), "{policy}");
+    }
+    let protected = || {
+        let text = run(&format!("ip -n {server} -s xfrm state list {} proto esp", ends[0]));
+        let current = text.split("lifetime current:").nth(1);
+        let packets = current.and_then(|rest| rest.split("(bytes), ").nth(1)?.split('(').next());
+        packets.and_then(|packets| packets.trim().parse::<u64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let router = accelerate(&testbed);
+    let mut talk = Conversation::begin(&testbed, ip("10.2.0.2"));
+    assert_eq!(talk.seen.ip(), ip("10.2.0.1"), "masquerade");
+    talk.exchange(10_000);
+    wait_for_flows(&router, "reason=\"policy\"", 1);
+    let before = protected();
+    talk.exchange(1_000_000);
+    assert!(protected() - before > 500, "a million bytes are more than 500 segments in ESP");
+    assert_eq!(router.values("weir_flow_packets_total", "").iter().sum::<i64>(), 0);
+    // Both ends let packets be: the same connection passes the kernel by.
+    for (ns, policy) in &policies {
+        assert!(xfrm(ns, &format!("policy delete {policy}")), "{policy}");
+    }
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    let before = protected();
+    talk.exchange(1_000_000);
+    assert_eq!(protected(), before);
+    assert!(router.balances());
+}

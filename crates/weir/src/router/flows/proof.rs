@@ -63,7 +63,7 @@ impl Proof {
 
     /// Whether a direction may be forwarded past the kernel, between interfaces of these indices.
     pub fn admits(&mut self, direction: &Direction, from: u32, to: u32) -> Result<(), Reason> {
-        if self.policies.concern(&direction.arrives) || self.policies.concern(&direction.leaves) {
+        if looked_up_by(direction).iter().any(|tuple| self.policies.concern(tuple)) {
             return Err(Reason::Policy);
         }
         let Some(rules) = &mut self.rules else { return Ok(()) };
@@ -101,6 +101,13 @@ impl Proof {
 /// Interfaces as rules name them; without a name where rules may meet another's.
 fn named(links: &[LinkInfo]) -> HashMap<u32, Option<Interface>> {
     links.iter().map(|link| (link.index, interfaces(&[&link.name], links).pop())).collect()
+}
+
+/// What the kernel looks up policies by: packets as they came, behind the translation of their destination (with their route), and
+/// behind that of their source (once more, before they leave).
+fn looked_up_by(direction: &Direction) -> [Tuple; 3] {
+    let Direction { arrives, leaves } = *direction;
+    [arrives, Tuple { source: arrives.source, source_port: arrives.source_port, ..leaves }, leaves]
 }
 
 /// IPsec policies of the kernel that transit may meet.
@@ -166,6 +173,21 @@ impl Policies {
 mod tests {
     use super::*;
     use weir_core::route::Prefix;
+
+    #[test]
+    fn policies_are_looked_up_before_behind_and_between_both_translations() {
+        let tuple = |source: &str, destination: &str| Tuple {
+            source: source.parse().expect("an address"),
+            destination: destination.parse().expect("an address"),
+            protocol: protocol::UDP,
+            source_port: 1,
+            destination_port: 2,
+        };
+        let arrives = tuple("10.1.0.2", "192.0.2.1");
+        let leaves = tuple("10.1.0.1", "10.1.0.3");
+        let between = tuple("10.1.0.2", "10.1.0.3");
+        assert_eq!(looked_up_by(&Direction { arrives, leaves }), [arrives, between, leaves]);
+    }
 
     #[test]
     fn a_policy_concerns_flows_between_its_addresses_of_its_protocol() {
