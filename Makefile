@@ -52,7 +52,7 @@ container-test: build
 machine-test: build
 	./scripts/machine-test
 
-# flow tables of nftables and weir over the same flows, in a whole Debian whose kernel has flow tables; two minutes, docs/firewall.md
+# flow tables of nftables and weir over the same flows, and VLANs and ESP of the kernel, in a whole Debian; five minutes, docs/firewall.md
 flowtable-test: build
 	./scripts/flowtable-test
 

@@ -175,7 +175,9 @@ shared! {
             destination: [u8; 4],
             ports: [u8; 4],
             in_ifindex: u32,
-            protocol: u32,
+            protocol: u16,
+            /// 0: without a tag.
+            vlan: u16,
         }
         /// The same over IPv6.
         struct TrackedKey6 = "tracked_key6" {
@@ -183,7 +185,8 @@ shared! {
             destination: [u8; 16],
             ports: [u8; 4],
             in_ifindex: u32,
-            protocol: u32,
+            protocol: u16,
+            vlan: u16,
         }
         /// How packets of one direction of a tracked flow leave.
         struct TrackedWay = "tracked" {
@@ -198,7 +201,8 @@ shared! {
             ip_delta: u32,
             transport_delta: u32,
             in_mac: [u8; 6],
-            pad: [u8; 2],
+            /// Of the VLAN they leave by, as it stands in a frame; 0: without one.
+            tag: [u8; 2],
             out_macs: [u8; 12],
             ports: [u8; 4],
             source: [u8; 16],
@@ -332,6 +336,8 @@ constants! {
         /// Pairs of addresses of one family.
         FLOWS_MAX = 1 << 16;
         FLOW_DEVICES_MAX = 256;
+        /// Counters of what is offloaded: of each device, and behind them of VLANs that have their own.
+        FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.
         TRACKED_MAX = 1 << 17;
         FRONT_LEN = 14;

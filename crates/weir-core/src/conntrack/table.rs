@@ -125,6 +125,8 @@ pub struct FlowTable {
     /// The entries whose packets arrive like this.
     arriving: HashMap<Tuple, Arriving>,
     dump: u32,
+    /// Where [`FlowTable::look_again`] goes on.
+    looked: usize,
     changes: Vec<Change>,
     questions: Vec<Tuple>,
     /// Those with [`Touch::Waiting`], and some that are gone or others since.
@@ -146,6 +148,7 @@ impl FlowTable {
             len: 0,
             arriving: HashMap::new(),
             dump: 0,
+            looked: 0,
             changes: Vec::new(),
             questions: Vec::new(),
             touches: VecDeque::new(),
@@ -195,6 +198,25 @@ impl FlowTable {
     /// label is left. To be asked for, and heard as [`Source::Answer`].
     pub fn take_questions(&mut self) -> Vec<Tuple> {
         std::mem::take(&mut self.questions)
+    }
+
+    /// Entries that are the kernel's for this reason, of which it does not say when it no longer holds: to be asked for, and heard
+    /// as [`Source::Answer`]. At most `places` are looked at, one after another from call to call, and at most `max` returned.
+    pub fn look_again(&mut self, reason: Reason, places: usize, max: usize) -> Vec<Tuple> {
+        let mut found = Vec::new();
+        if self.kernel[reason as usize] == 0 {
+            return found;
+        }
+        for _ in 0..places.min(self.flows.len()) {
+            if found.len() >= max {
+                break;
+            }
+            self.looked = (self.looked + 1) % self.flows.len();
+            let flow = self.flows.get(self.looked).and_then(Option::as_ref);
+            let flow = flow.filter(|flow| flow.way == Way::Kernel(reason));
+            found.extend(flow.map(|flow| flow.known.original));
+        }
+        found
     }
 
     /// Entries that could be taken if the kernel told of their changes: to be asked for an event by

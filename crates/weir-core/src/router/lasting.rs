@@ -4,8 +4,8 @@
 //! for one snapshot when it rests on nothing but the incoming device, both addresses and what the device
 //! checks packet by packet: MAC address, header checksum, lengths, TTL, MTU.
 //!
-//! Refuses: next hops chosen by flow hash, VLAN tags on either side, point-to-point ports, and of course
-//! everything that is not plainly forwarded.
+//! Refuses: to choose among several next hops, VLAN tags on either side where the device does not know them, point-to-point
+//! ports, and of course everything that is not plainly forwarded.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::ingress::OwnAddresses;
 use super::next_hop::target;
-use crate::id::Mac;
+use crate::id::{AdjacencyId, Mac, PortId};
 use crate::packet::DeviceId;
 use crate::tables::{Adjacency, Port, Tables, Target};
 use crate::wire::build::Frame;
@@ -37,7 +37,7 @@ pub enum NoWay {
     Route,
     /// The next hop is not resolved.
     Neighbor,
-    /// A VLAN tag, a point-to-point port, a policy enforcement point: packets have to be looked at one by one.
+    /// A VLAN tag that is not expected, a point-to-point port, a policy enforcement point: packets have to be looked at one by one.
     Port,
 }
 
@@ -51,17 +51,39 @@ impl fmt::Display for NoWay {
     }
 }
 
-/// The device by which packets to an address leave; `None` where that is not one.
-pub fn device_toward(tables: &Tables, destination: IpAddr) -> Option<DeviceId> {
+/// Where packets to an address leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toward<'a> {
+    /// By this port, whatever else is in them.
+    One(PortId),
+    /// To one of these next hops; one that is to have more of the flows is there more than once.
+    Several { group: u32, hops: &'a [AdjacencyId] },
+}
+
+/// Where packets to an address leave; `None` where they are not forwarded.
+pub fn toward(tables: &Tables, destination: IpAddr) -> Option<Toward<'_>> {
     let value = match destination {
         IpAddr::V4(v4) => tables.fib4.lookup(v4),
         IpAddr::V6(v6) => tables.fib6.lookup(v6),
     };
     match target(tables, value) {
-        Target::Adjacent(id) => Some(tables.adjacencies.get(id.0 as usize)?.device),
-        Target::Connected(port) => Some(tables.ports.get(port.index())?.device),
+        Target::Adjacent(id) => Some(Toward::One(tables.adjacencies.get(id.0 as usize)?.port)),
+        Target::Connected(port) => Some(Toward::One(port)),
+        Target::Multipath { first, len } => {
+            let hops = tables.multipath.get(first as usize..)?.get(..len as usize)?;
+            Some(Toward::Several { group: first, hops })
+        }
         _ => None,
     }
+}
+
+/// What is asked of a way besides its packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// The next hop that was chosen where there are several.
+    hop: Option<AdjacencyId>,
+    /// Who asks puts VLAN tags on and takes them off.
+    tags: bool,
 }
 
 /// Asks the router's rules; keeps what they need of a snapshot.
@@ -80,54 +102,63 @@ impl Lasting {
 
     /// The lasting way of `frame`, received from `device`; `None` when there is none.
     pub fn way<'a>(&mut self, tables: &'a Tables, device: DeviceId, frame: &[u8]) -> Option<Way<'a>> {
-        self.find(tables, device, frame).ok()
+        self.find(tables, device, frame, Asked::default()).ok()
     }
 
-    /// The lasting way of packets between two addresses that come in from `device`.
+    /// The lasting way of packets between two addresses that come in by `port`, with its VLAN tag if it has one; where several
+    /// next hops lead to the destination, by the one that was chosen.
     pub fn between<'a>(
         &mut self,
         tables: &'a Tables,
-        device: DeviceId,
+        port: PortId,
         (source, destination): (IpAddr, IpAddr),
+        chosen: Option<AdjacencyId>,
     ) -> Result<Way<'a>, NoWay> {
-        let port = tables.devices.get(device.index()).and_then(|d| d.untagged).ok_or(NoWay::Port)?;
         let port = tables.ports.get(port.index()).ok_or(NoWay::Port)?;
-        let frame = Frame::ip(source, destination).ok_or(NoWay::Route)?;
-        self.find(tables, device, &frame.macs(port.mac, SENDER).udp(1, 1, &[]))
+        let frame = Frame::ip(source, destination).ok_or(NoWay::Route)?.macs(port.mac, SENDER);
+        let frame = port.vlan.map_or(frame.clone(), |vlan| frame.vlan(vlan));
+        let asked = Asked { hop: chosen, tags: true };
+        self.find(tables, port.device, &frame.udp(1, 1, &[]), asked)
     }
 
-    fn find<'a>(&mut self, tables: &'a Tables, device: DeviceId, frame: &[u8]) -> Result<Way<'a>, NoWay> {
+    fn find<'a>(
+        &mut self,
+        tables: &'a Tables,
+        device: DeviceId,
+        frame: &[u8],
+        asked: Asked,
+    ) -> Result<Way<'a>, NoWay> {
         if self.generation != Some(tables.generation) {
             self.own = OwnAddresses::new(tables);
             self.generation = Some(tables.generation);
         }
         let context = Context { tables, own: &self.own, key: &self.key };
         let Decided { port, network, decision } = decide(&context, device, frame, &mut Silent);
-        let id = match decision {
-            Decision::Forward(id) => id,
-            Decision::Hold(..) => return Err(NoWay::Neighbor),
+        let (source, destination, value) = addresses(tables, frame).ok_or(NoWay::Route)?;
+        let several = matches!(target(tables, value), Target::Multipath { .. });
+        let id = match (decision, asked.hop) {
+            // Another may be resolved than the one that this frame would take.
+            (Decision::Forward(_) | Decision::Hold(..), Some(chosen)) if several => chosen,
+            (Decision::Forward(id), _) if !several => id,
+            (Decision::Hold(..), _) if !several => return Err(NoWay::Neighbor),
             _ => return Err(NoWay::Route),
         };
         let arrived = port.and_then(|port| tables.ports.get(port.index())).ok_or(NoWay::Port)?;
-        let next = tables.adjacencies.get(id.0 as usize).ok_or(NoWay::Neighbor)?;
+        let next = tables.adjacencies.get(id.0 as usize).filter(|next| next.ready).ok_or(NoWay::Neighbor)?;
         let leaves = tables.ports.get(next.port.index()).ok_or(NoWay::Port)?;
         // A policy enforcement point wants to see every packet.
         if arrived.egress != arrived.device || next.device != leaves.device {
             return Err(NoWay::Port);
         }
         let tagged = network != ethernet::HEADER_LEN || next.vlan.is_some();
-        if tagged || arrived.point_to_point || leaves.point_to_point {
+        if tagged && !asked.tags || arrived.point_to_point || leaves.point_to_point {
             return Err(NoWay::Port);
         }
-        let (source, destination, value) = addresses(tables, frame).ok_or(NoWay::Route)?;
         // ESP to an SA is opened, whatever else goes to its address.
         if tables.ipsec.as_ref().is_some_and(|ipsec| ipsec.sad.takes(destination)) {
             return Err(NoWay::Port);
         }
-        match target(tables, value) {
-            Target::Multipath { .. } => Err(NoWay::Route),
-            _ => Ok(Way { source, destination, arrived, next }),
-        }
+        Ok(Way { source, destination, arrived, next })
     }
 }
 

@@ -255,6 +255,8 @@ const CLONED: u32 = 0x200;
 /// `RTA_*`.
 mod rta {
     pub const DESTINATION: u16 = 1;
+    pub const FROM: u16 = 2;
+    pub const INPUT: u16 = 3;
     pub const LINK: u16 = 4;
     pub const GATEWAY: u16 = 5;
     pub const PRIORITY: u16 = 6;
@@ -263,6 +265,9 @@ mod rta {
     pub const TABLE: u16 = 15;
     pub const VIA: u16 = 18;
     pub const ENCAP: u16 = 22;
+    pub const PROTOCOL: u16 = 27;
+    pub const SOURCE_PORT: u16 = 28;
+    pub const DESTINATION_PORT: u16 = 29;
     pub const OBJECT: u16 = 30;
 }
 
@@ -484,6 +489,42 @@ pub fn dump(kind: u16) -> Vec<u8> {
     netlink::request(kind, netlink::FLAG_DUMP, family, &[])
 }
 
+/// A packet that is to be forwarded, as far as its route may depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transit {
+    /// Index of the link it comes in by.
+    pub from: u32,
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: u8,
+    pub source_port: u16,
+    pub destination_port: u16,
+}
+
+/// Asks which route the kernel would take for a packet; the answer has the one next hop that it would choose.
+pub fn query_route(packet: &Transit) -> Vec<u8> {
+    let v4 = packet.destination.is_ipv4();
+    let length = if v4 { 32 } else { 128 };
+    let mut header = [0; ROUTE_HEADER];
+    (header[0], header[1], header[2]) = (if v4 { AF_INET } else { AF_INET6 }, length, length);
+    let attributes: [(u16, &[u8]); 6] = [
+        (rta::DESTINATION, &octets(packet.destination)),
+        (rta::FROM, &octets(packet.source)),
+        (rta::INPUT, &packet.from.to_ne_bytes()),
+        (rta::PROTOCOL, &[packet.protocol]),
+        (rta::SOURCE_PORT, &packet.source_port.to_be_bytes()),
+        (rta::DESTINATION_PORT, &packet.destination_port.to_be_bytes()),
+    ];
+    netlink::request(GET_ROUTE, 0, &header, &attributes)
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    }
+}
+
 /// Asks what the kernel has of a neighbour.
 pub fn query_neighbor(link: u32, address: IpAddr) -> Vec<u8> {
     about_neighbor(GET_NEIGHBOR, 0, link, (0, address))
@@ -501,11 +542,7 @@ fn about_neighbor(kind: u16, flags: u16, link: u32, (use_flags, address): (u8, I
     header[0] = if address.is_ipv4() { AF_INET } else { AF_INET6 };
     header[4..8].copy_from_slice(&link.to_ne_bytes());
     header[10] = use_flags;
-    let bytes = match address {
-        IpAddr::V4(a) => a.octets().to_vec(),
-        IpAddr::V6(a) => a.octets().to_vec(),
-    };
-    netlink::request(kind, flags, &header, &[(1, &bytes)])
+    netlink::request(kind, flags, &header, &[(1, &octets(address))])
 }
 
 /// Any bytes are read to their end without a panic, and what is read twice is the same.
@@ -576,6 +613,39 @@ mod tests {
             };
             assert_eq!(rule.more, expected, "attribute {kind} of {value}");
         }
+    }
+
+    #[test]
+    fn a_route_is_asked_for_by_all_that_the_kernel_may_choose_by() {
+        let packet = Transit {
+            from: 7,
+            source: "10.1.0.2".parse().expect("an address"),
+            destination: "10.9.0.1".parse().expect("an address"),
+            protocol: 17,
+            source_port: 1000,
+            destination_port: 53,
+        };
+        let bytes = query_route(&packet);
+        let message = messages(&bytes).next().expect("one").expect("whole");
+        assert_eq!((message.kind, &message.payload[..4]), (GET_ROUTE, &[AF_INET, 32, 32, 0][..]));
+        let found: Vec<_> = attributes(&message.payload[ROUTE_HEADER..]).map(|a| a.expect("whole")).collect();
+        let expected: [(u16, &[u8]); 6] = [
+            (1, &[10, 9, 0, 1]),
+            (2, &[10, 1, 0, 2]),
+            (3, &7u32.to_ne_bytes()),
+            (27, &[17]),
+            (28, &[3, 232]),
+            (29, &[0, 53]),
+        ];
+        assert_eq!(found, expected);
+        let six = Transit {
+            source: "fd00::1".parse().expect("an address"),
+            destination: "fd09::1".parse().expect("an address"),
+            ..packet
+        };
+        let bytes = query_route(&six);
+        let message = messages(&bytes).next().expect("one").expect("whole");
+        assert_eq!(message.payload[..4], [AF_INET6, 128, 128, 0]);
     }
 
     #[test]

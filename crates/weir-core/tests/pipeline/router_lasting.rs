@@ -2,7 +2,7 @@
 
 use crate::common::world::*;
 use weir_core::id::PortId;
-use weir_core::router::lasting::Lasting;
+use weir_core::router::lasting::{Lasting, NoWay, Toward, toward};
 use weir_core::testing::sample::LAN_DEVICE;
 use weir_core::wire::flow::FlowKey;
 
@@ -60,4 +60,42 @@ fn what_rests_on_more_than_the_addresses_does_not_last() {
     other_host[5] ^= 1;
     assert!(way(&mut net, LAN, &other_host).is_none(), "another host's MAC");
     assert!(way(&mut net, LAN, &[]).is_none(), "nothing");
+}
+
+#[test]
+fn of_several_next_hops_the_chosen_one_lasts_and_none_without_a_choice() {
+    let mut net = Net::new();
+    let mut lasting = Lasting::new(FlowKey::new(0));
+    for (source, destination) in [("10.0.0.2", "10.200.0.9"), ("fd00::2", "2001:db8:200::9")] {
+        let tables = net.tables();
+        let (source, destination) = (addr(source), addr(destination));
+        let Some(Toward::Several { hops, .. }) = toward(&tables, destination) else {
+            panic!("several next hops lead to {destination}");
+        };
+        for &hop in hops {
+            let way = lasting.between(&tables, LAN, (source, destination), Some(hop));
+            match way {
+                Ok(way) => assert_eq!(way.next, &tables.adjacencies[hop.0 as usize]),
+                Err(no) => {
+                    assert_eq!(no, NoWay::Neighbor);
+                    assert!(!tables.adjacencies[hop.0 as usize].ready);
+                }
+            }
+        }
+        let none = lasting.between(&tables, LAN, (source, destination), None);
+        assert_eq!(none.err(), Some(NoWay::Route));
+    }
+    let tables = net.tables();
+    assert_eq!(toward(&tables, addr("10.100.0.9")), Some(Toward::One(WAN)));
+    assert_eq!(toward(&tables, addr("192.0.2.2")), Some(Toward::One(WAN)), "a neighbour's");
+    assert_eq!(toward(&tables, addr("192.0.2.1")), None, "an address of ours");
+}
+
+#[test]
+fn a_way_between_vlans_lasts_for_who_knows_tags() {
+    let mut net = Net::new();
+    let tables = net.tables();
+    let mut lasting = Lasting::new(FlowKey::new(0));
+    let way = lasting.between(&tables, LAN_10, (addr("10.10.0.2"), addr("10.100.0.9")), None).expect("lasts");
+    assert_eq!((way.arrived.vlan, way.next.port), (Some(10), WAN));
 }

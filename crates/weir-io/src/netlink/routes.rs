@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use netlink_sys::Socket;
 use weir_core::wire::netlink::{FLAG_DUMP_INTERRUPTED, Message, TYPE_DONE, TYPE_ERROR, messages};
-use weir_core::wire::rtnetlink::{self, NUD_NOARP, NUD_PERMANENT, News};
+use weir_core::wire::rtnetlink::{self, Hop, NUD_NOARP, NUD_PERMANENT, News, RouteKind, Transit};
 
 use super::{MESSAGE_MAX, open};
 use crate::socket_option;
@@ -200,6 +200,41 @@ impl NeighborRequests {
             })),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),
+        }
+    }
+}
+
+/// Asks the kernel for the next hop of packets.
+pub struct RouteRequests {
+    socket: Socket,
+}
+
+impl RouteRequests {
+    pub fn open() -> io::Result<RouteRequests> {
+        let socket = open(0)?;
+        socket.set_non_blocking(true)?;
+        Ok(RouteRequests { socket })
+    }
+
+    /// The next hop that the kernel would choose for this packet; `None` where it would not forward it. For IPv6 it answers as
+    /// for a flow label of 0.
+    pub fn choose(&mut self, packet: &Transit) -> io::Result<Option<Hop>> {
+        self.socket.send(&rtnetlink::query_route(packet), 0)?;
+        let mut chosen = None;
+        loop {
+            // The kernel answers before it returns from what was sent.
+            let mut answer = Vec::with_capacity(MESSAGE_MAX);
+            match self.socket.recv(&mut answer, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(chosen),
+                Err(e) => return Err(e),
+            }
+            for message in messages(&answer).filter_map(Result::ok) {
+                if let Ok(News::Route(_, route)) = rtnetlink::parse(&message, true) {
+                    let unicast = route.kind == RouteKind::Unicast;
+                    chosen = route.hops.into_iter().next().filter(|_| unicast);
+                }
+            }
         }
     }
 }

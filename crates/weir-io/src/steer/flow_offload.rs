@@ -47,6 +47,9 @@ pub const MAX_FLOWS: u32 = weir_xdp::layout::FLOWS_MAX;
 /// Devices with counters of what was offloaded.
 pub const MAX_DEVICES: u32 = weir_xdp::layout::FLOW_DEVICES_MAX;
 
+/// Counters there are: of devices, and from [`MAX_DEVICES`] on of VLANs.
+pub const MAX_COUNTS: u32 = weir_xdp::layout::FLOW_COUNTS_MAX;
+
 /// Metadata before a steered frame: its number.
 const NUMBER_SIZE: usize = 8;
 
@@ -151,7 +154,7 @@ pub struct FlowOffload {
     flows6: Mutex<Table<32, { Flow::SIZE }>>,
     generation: SharedWords,
     generation_map: Memory<8>,
-    counters: Counters<{ FlowCounters::SIZE / 8 * MAX_DEVICES as usize }>,
+    counters: Counters<{ FlowCounters::SIZE / 8 * MAX_COUNTS as usize }>,
 }
 
 /// No snapshot has this number: nothing is offloaded until one is set.

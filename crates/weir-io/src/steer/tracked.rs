@@ -9,8 +9,8 @@
 //! ([`FlowOffload::set_generation`](super::flow_offload::FlowOffload::set_generation)), until one store ends it, and no longer than
 //! the caller said that it follows flows ([`Tracked::follow_until`]): one that hangs forwards nothing. A packet is
 //! translated as [`weir_core::conntrack::translate`] translates it, or left to the kernel as it came. Packets and bytes are
-//! counted by flow and direction, and by device for the ledger. Refuses: VLAN tags, and interfaces that cannot
-//! take frames from XDP; the caller does not install such flows.
+//! counted by flow and direction, and by device for the ledger. Refuses: more than one VLAN tag, and interfaces that
+//! cannot take frames from XDP; the caller does not install such flows.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -33,12 +33,17 @@ pub const MAX_TRACKED: u32 = weir_xdp::layout::TRACKED_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectionWay {
     pub rewrite: Rewrite,
+    /// The interface, of a VLAN the one below, and which counters.
     pub in_ifindex: u32,
     pub in_device: DeviceId,
+    /// The VLAN whose tag packets come in with.
+    pub in_vlan: Option<u16>,
     /// The port's own MAC address.
     pub in_mac: Mac,
     pub out_ifindex: u32,
     pub out_device: DeviceId,
+    /// The VLAN whose tag they leave with.
+    pub out_vlan: Option<u16>,
     /// The outgoing port's MTU: IP bytes.
     pub mtu: u16,
     /// Destination and source MAC address of the outgoing frame.
@@ -107,6 +112,11 @@ impl Tracked {
         Ok(())
     }
 
+    /// Puts in another place where packets of one direction may come in, behind [`install`](Tracked::install).
+    pub fn add(&mut self, flow: u32, reply: bool, way: &DirectionWay) -> Result<(), SteerError> {
+        self.insert(flow, reply.into(), way)
+    }
+
     /// The flow is in force from the next frame on, as long as this is the generation in force.
     pub fn set_in_force(&self, flow: u32, generation: u64) {
         // Release: its directions were put in before.
@@ -118,12 +128,15 @@ impl Tracked {
         self.set_in_force(flow, NO_GENERATION);
     }
 
-    /// Takes a flow out. What passed stays until the number is used again.
-    pub fn remove(&mut self, flow: u32, both: &[DirectionWay; 2]) -> Result<(), SteerError> {
+    /// Takes a flow out, all that was put in of it. What passed stays until the number is used again.
+    pub fn remove<'a>(
+        &mut self,
+        flow: u32,
+        ways: impl IntoIterator<Item = &'a DirectionWay>,
+    ) -> Result<(), SteerError> {
         self.suspend(flow);
-        for way in both {
-            let arrives = &way.rewrite.direction.arrives;
-            match key(arrives, way.in_ifindex) {
+        for way in ways {
+            match key(way) {
                 Key::V4(key) => _ = self.v4.remove(key.to_bytes())?,
                 Key::V6(key) => _ = self.v6.remove(key.to_bytes())?,
             }
@@ -144,7 +157,7 @@ impl Tracked {
 
     fn insert(&mut self, flow: u32, reply: u32, way: &DirectionWay) -> Result<(), SteerError> {
         let value = value(flow, reply, way).to_bytes();
-        match key(&way.rewrite.direction.arrives, way.in_ifindex) {
+        match key(way) {
             Key::V4(key) => self.v4.insert(key.to_bytes(), value)?,
             Key::V6(key) => self.v6.insert(key.to_bytes(), value)?,
         }
@@ -165,8 +178,10 @@ fn ports(tuple: &Tuple) -> [u8; 4] {
     [a, b, c, d]
 }
 
-fn key(tuple: &Tuple, in_ifindex: u32) -> Key {
+fn key(way: &DirectionWay) -> Key {
+    let tuple = &way.rewrite.direction.arrives;
     let (ports, protocol) = (ports(tuple), tuple.protocol.into());
+    let (in_ifindex, vlan) = (way.in_ifindex, way.in_vlan.unwrap_or(0));
     match (tuple.source, tuple.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => Key::V4(TrackedKey4 {
             source: source.octets(),
@@ -174,6 +189,7 @@ fn key(tuple: &Tuple, in_ifindex: u32) -> Key {
             ports,
             in_ifindex,
             protocol,
+            vlan,
         }),
         (source, destination) => Key::V6(TrackedKey6 {
             source: bytes(source),
@@ -181,6 +197,7 @@ fn key(tuple: &Tuple, in_ifindex: u32) -> Key {
             ports,
             in_ifindex,
             protocol,
+            vlan,
         }),
     }
 }
@@ -211,10 +228,10 @@ fn value(flow: u32, reply: u32, way: &DirectionWay) -> TrackedWay {
         ip_delta: word(way.rewrite.ip_delta),
         transport_delta: word(way.rewrite.transport_delta),
         in_mac: way.in_mac,
+        tag: way.out_vlan.unwrap_or(0).to_be_bytes(),
         out_macs: way.out_macs,
         ports: ports(leaves),
         source: bytes(leaves.source),
         destination: bytes(leaves.destination),
-        ..TrackedWay::default()
     }
 }

@@ -12,7 +12,7 @@
 //! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
@@ -25,7 +25,7 @@ use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::AfXdp;
 use weir_io::bpf::features;
-use weir_io::steer::flow_offload::{Decided, MAX_DEVICES, Progress};
+use weir_io::steer::flow_offload::{Decided, MAX_COUNTS, MAX_DEVICES, Progress};
 use weir_io::steer::tracked::Tracked;
 use weir_io::steer::{self, SteerError};
 use weir_io::umem::Chunk;
@@ -50,6 +50,8 @@ pub struct FlowOffload {
     out: Vec<AtomicU32>,
     /// Holds for each [`DeviceId`] its interface if the device takes part, else 0.
     devices: Vec<AtomicU32>,
+    /// VLANs with counters of their own, in the order of these.
+    vlans: Mutex<Vec<(DeviceId, u16)>>,
     closures: AtomicU64,
     /// Sockets with frames the kernel has not taken yet.
     unsent: AtomicU32,
@@ -64,6 +66,7 @@ impl FlowOffload {
             flows: steer::flow_offload::FlowOffload::new()?,
             out: none(),
             devices: none(),
+            vlans: Mutex::default(),
             closures: AtomicU64::new(0),
             unsent: AtomicU32::new(0),
             generation: AtomicU64::new(u64::MAX),
@@ -108,6 +111,22 @@ impl FlowOffload {
     /// What has to be in force for decisions of this snapshot to hold.
     pub fn word(&self, generation: u64) -> u64 {
         generation ^ (self.closures.load(Ordering::Acquire) << CLOSURES_SHIFT)
+    }
+
+    /// Under which number frames of a VLAN are counted, or those of a device without a tag; of more VLANs than there are counters,
+    /// those of their device.
+    pub fn counted(&self, device: DeviceId, vlan: Option<u16>) -> DeviceId {
+        let Some(vlan) = vlan else { return device };
+        let mut vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = vlans.iter().position(|counted| *counted == (device, vlan));
+        let at = known.unwrap_or(vlans.len());
+        if at >= (MAX_COUNTS - MAX_DEVICES) as usize {
+            return device;
+        }
+        if known.is_none() {
+            vlans.push((device, vlan));
+        }
+        DeviceId(MAX_DEVICES as u16 + at as u16)
     }
 
     /// The interface of a device that takes part.
@@ -155,11 +174,17 @@ impl FlowOffload {
         let mut report = WorkerState { generation: tables.generation, ..WorkerState::default() };
         report.ports.resize(tables.ports.len(), PortCounters::default());
         let mut ledger = Ledger::default();
-        for (index, device) in tables.devices.iter().enumerate() {
-            let Ok(counters) = self.flows.counters(DeviceId(index as u16)) else { continue };
+        let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tagged = vlans.iter().zip(MAX_DEVICES as u16..).map(|(&(device, vlan), number)| {
+            let known = tables.devices.get(device.index()).map_or(&[][..], |device| &device.tagged);
+            (number, known.iter().find(|(id, _)| *id == vlan).map(|(_, port)| *port))
+        });
+        let untagged = tables.devices.iter().zip(0..).map(|(device, number)| (number, device.untagged));
+        for (number, port) in untagged.chain(tagged) {
+            let Ok(counters) = self.flows.counters(DeviceId(number)) else { continue };
             ledger.received += counters.rx_packets;
             ledger.forwarded += counters.rx_packets;
-            let port = device.untagged.and_then(|port| report.ports.get_mut(port.index()));
+            let port = port.and_then(|port| report.ports.get_mut(port.index()));
             if let Some(port) = port {
                 port.rx_packets += counters.rx_packets;
                 port.rx_bytes += counters.rx_bytes;

@@ -12,6 +12,8 @@
 //! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, or hangs for a second,
 //! flows are the kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
 
+mod hops;
+mod links;
 mod proof;
 mod take;
 mod view;
@@ -26,12 +28,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use weir_core::conntrack::{Admission, FlowId, FlowTable, Source};
+use weir_core::conntrack::{Admission, FlowId, FlowTable, Reason, Source};
 use weir_core::route::Prefix;
 use weir_core::router::lasting::Lasting;
 use weir_core::tables::Tables;
 use weir_core::time::{Nanos, SECOND};
-use weir_core::wire::ctnetlink;
+use weir_core::wire::ctnetlink::{self, Tuple};
 use weir_io::clock;
 use weir_io::netlink::conntrack::{ConntrackMonitor, ConntrackRequests, dump};
 use weir_io::steer::LocalAddresses;
@@ -41,8 +43,10 @@ use weir_io::wake::{Sleep, Trigger, Waker};
 use super::flow_offload::{FlowOffload, FlowOffloadHandle};
 use super::{Daemon, Kernel};
 use crate::failure::Failure;
+use hops::Hops;
+use links::PortLinks;
 use proof::Proof;
-use take::{Kept, Taken};
+use take::{Kept, LeftBy, Taken};
 
 /// Entries that are followed: 1,048,576 of at most [`weir_core::conntrack::FLOW_BYTES`] each. The kernel's own limit is
 /// `nf_conntrack_max`, 262,144 on most hosts.
@@ -57,6 +61,13 @@ const TURN: Duration = Duration::from_millis(100);
 const FOLLOWED_FOR: Nanos = SECOND;
 /// How often it is looked which flows had packets.
 const LOOK_EVERY: Nanos = SECOND;
+/// Entries that a flow table of nftables has are asked about one by one, for the kernel tells nobody when it has them no longer: so many
+/// each [`LOOK_EVERY`], 10 ms of work, and while rules have just changed more. Of 1,048,576 entries an eighth is looked at each time.
+const OFFLOADED_A_LOOK: usize = 1024;
+const OFFLOADED_AFTER_RULES: usize = 4096;
+const PLACES_A_LOOK: usize = FOLLOWED_MAX / 8;
+/// How long after a change of the rules: a flow table that is deleted lets go of its entries a little later.
+const RULES_SETTLE: Nanos = 5 * SECOND;
 /// How long after messages were lost everything is dumped again, and the least time between two dumps.
 const DUMP_DELAY: Duration = Duration::from_millis(100);
 const DUMP_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,6 +108,8 @@ struct Known {
     next: VecDeque<FlowId>,
     full: Vec<FlowId>,
     taken: HashMap<FlowId, Taken>,
+    /// Of flows that were given back.
+    left_by: HashMap<FlowId, LeftBy>,
     kept: Arc<Kept>,
     /// Numbers of tracked flows that are free, below the first that was never used.
     free: Vec<u32>,
@@ -151,6 +164,7 @@ impl Flows {
             next: VecDeque::new(),
             full: Vec::new(),
             taken: HashMap::new(),
+            left_by: HashMap::new(),
             kept: Arc::new(kept),
             free: Vec::new(),
             unused: 0,
@@ -167,11 +181,14 @@ impl Flows {
             offload: handle.shared.clone(),
             tables: handle.tables.clone(),
             lasting: Lasting::new(handle.key),
+            hops: Hops::open().map_err(refused)?,
+            links: PortLinks::default(),
             proof,
             lifetimes: take::Lifetimes::read(),
             kept: Arc::default(),
             word: 0,
             looked: 0,
+            rules_changed: 0,
             dumped: Instant::now(),
             due: None,
             lost: false,
@@ -222,12 +239,16 @@ struct Thread {
     offload: Arc<FlowOffload>,
     tables: Arc<ArcSwap<Tables>>,
     lasting: Lasting,
+    hops: Hops,
+    links: PortLinks,
     proof: Proof,
     lifetimes: take::Lifetimes,
     kept: Arc<Kept>,
     /// What was in force when the ways of flows were found.
     word: u64,
     looked: Nanos,
+    /// When the rules changed last.
+    rules_changed: Nanos,
     /// When the last dump ended, and when the next is due.
     dumped: Instant,
     due: Option<Instant>,
@@ -269,7 +290,9 @@ impl Thread {
 
     /// Rules or policies that changed void every flow before they are read again.
     fn obey_rules(&mut self) {
-        if self.proof.changed(clock::now()) {
+        let now = clock::now();
+        if self.proof.changed(now) {
+            self.rules_changed = now;
             self.offload.forget();
             self.proof.read();
         }
@@ -334,6 +357,8 @@ impl Thread {
         }
         let gone = known.table.end_resync();
         known.counters.vanished += gone as u64;
+        let Known { table, left_by, .. } = &mut *known;
+        left_by.retain(|&id, left| table.flow(id).is_some_and(|flow| left.is_of(&flow.directions()[0])));
         drop(known);
         self.lost = false;
         Ok(())
@@ -342,17 +367,7 @@ impl Thread {
     /// Asks what an event left open, and does what is to be done about flows; true when some of them wait.
     fn act_on_changes(&mut self) -> bool {
         let questions = lock(&self.known).table.take_questions();
-        for original in questions {
-            match self.requests.query(&original) {
-                Ok(event) => lock(&self.known).table.observe(&event, Source::Answer),
-                // Its own message tells.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::warn!("netlink: a flow that was asked for: {error}; everything is dumped again");
-                    self.due = Some(Instant::now());
-                }
-            }
-        }
+        self.ask(questions);
         let touches = lock(&self.known).table.take_touches(TOUCHED_A_TURN);
         for original in touches {
             // The event that tells whether there will be others is read in the next turn.
@@ -364,11 +379,30 @@ impl Thread {
         taken || lock(&self.known).table.has_touches()
     }
 
+    /// Asks for entries as they are now.
+    fn ask(&mut self, originals: Vec<Tuple>) {
+        for original in originals {
+            match self.requests.query(&original) {
+                Ok(event) => lock(&self.known).table.observe(&event, Source::Answer),
+                // Its own message tells.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!("netlink: a flow that was asked for: {error}; everything is dumped again");
+                    self.due = Some(Instant::now());
+                }
+            }
+        }
+    }
+
     fn look(&mut self) {
         let now = clock::now();
         if now.saturating_sub(self.looked) >= LOOK_EVERY {
             self.looked = now;
             self.refresh(now);
+            let settled = now.saturating_sub(self.rules_changed) > RULES_SETTLE;
+            let most = if settled { OFFLOADED_A_LOOK } else { OFFLOADED_AFTER_RULES };
+            let offloaded = lock(&self.known).table.look_again(Reason::Flowtable, PLACES_A_LOOK, most);
+            self.ask(offloaded);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Every kind of translation, packet by packet, held against the kernel: the same frames while it forwards alone, past it, and
-//! when weir has ended.
+//! Every kind of translation, between VLANs too, packet by packet, held against the kernel: the same frames while it forwards
+//! alone, past it, and when weir has ended.
 //!
 //! ```text
 //! frames of a flow, both ways ─┬─► the kernel alone ────────┐
@@ -10,16 +10,18 @@
 //! Promises: both ends are made of frames here, so that nothing answers or sends again by itself; what is plain has passed the kernel by,
 //! to the last packet.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use weir_core::id::Mac;
 use weir_core::wire::build::Frame;
 use weir_core::wire::ctnetlink::{Event, STATUS_ASSURED, Tuple};
 use weir_core::wire::{protocol, put16, tcp};
+use weir_io::netns;
 
 use super::firewall::{behind, in_router as conntrack, wait_for_flows};
-use super::mirror::{accelerate, in_router, signal};
+use super::mirror::{accelerate_with, in_router, signal};
 use super::testbed::{PATIENCE, Testbed, Wire, run, until};
 
 const RULES: &str = "flush ruleset
@@ -28,7 +30,7 @@ table inet filter {
     type filter hook forward priority filter; policy drop;
     ct state established,related accept
     ct status dnat accept
-    iifname \"r0\" accept
+    iifname { \"r0\", \"r0.7\" } accept
   }
 }
 table inet nat {
@@ -43,7 +45,7 @@ table inet nat {
     oifname \"r1\" ip saddr 10.1.0.77 meta l4proto { tcp, udp } th sport 4000 snat ip to 10.2.0.50:20000-20010
     oifname \"r1\" ip6 saddr fd01::77 meta l4proto { tcp, udp } th sport 4000 snat ip6 to fd02::50
     oifname \"r0\" ip saddr 10.1.0.0/24 masquerade
-    oifname \"r1\" meta nfproto ipv4 masquerade
+    oifname { \"r1\", \"r1.9\" } meta nfproto ipv4 masquerade
   }
 }
 ";
@@ -56,7 +58,7 @@ const SERVER: usize = 1;
 type Kind = (&'static str, [usize; 2], [&'static str; 2], [&'static str; 2]);
 
 /// What is asked, where the asker and the host that answers are, and how the first packet looks there.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 11] = [
     (
         "masquerade",
         [CLIENT, SERVER],
@@ -94,13 +96,46 @@ const KINDS: [Kind; 7] = [
         ["[fd02::77]:3000", "[fd02::99]:8080"],
         ["[fd02::77]:3000", "[fd01::77]:80"],
     ),
+    (
+        "out of a VLAN",
+        [CLIENT, SERVER],
+        ["10.7.0.77:1500", "10.2.0.77:2000"],
+        ["10.2.0.1:1500", "10.2.0.77:2000"],
+    ),
+    (
+        "into a VLAN",
+        [CLIENT, SERVER],
+        ["10.1.0.77:1000", "10.8.0.77:2000"],
+        ["10.8.0.1:1000", "10.8.0.77:2000"],
+    ),
+    (
+        "between VLANs",
+        [CLIENT, SERVER],
+        ["10.7.0.77:3000", "10.8.0.77:2000"],
+        ["10.8.0.1:3000", "10.8.0.77:2000"],
+    ),
+    (
+        "IPv6 between VLANs",
+        [CLIENT, SERVER],
+        ["[fd07::77]:1000", "[fd08::77]:2000"],
+        ["[fd07::77]:1000", "[fd08::77]:2000"],
+    ),
 ];
+
+/// The VLAN a host is in, by its address.
+fn vlan(host: IpAddr) -> Option<u16> {
+    let text = host.to_string();
+    [("10.7.", 7), ("fd07:", 7), ("10.8.", 9), ("fd08:", 9)]
+        .into_iter()
+        .find_map(|(start, vlan)| text.starts_with(start).then_some(vlan))
+}
 
 /// Both wires, and what their frames are addressed to.
 struct Hosts {
     wires: [Wire; 2],
     /// Link-layer addresses of the router and of the host, on each wire.
     macs: [[Mac; 2]; 2],
+    vlans: bool,
     sent: u32,
 }
 
@@ -120,19 +155,69 @@ impl Hosts {
             [mac(&testbed.router, "r0"), mac(&testbed.client, "c0")],
             [mac(&testbed.router, "r1"), mac(&testbed.server, "s0")],
         ];
-        for (address, wire) in
-            [("10.1.0.77", 0), ("10.1.0.78", 0), ("10.2.0.77", 1), ("fd01::77", 0), ("fd02::77", 1)]
-        {
+        let vlans = Hosts::make_vlans(testbed);
+        for (address, wire, device) in [
+            ("10.1.0.77", 0, "r0"),
+            ("10.1.0.78", 0, "r0"),
+            ("10.2.0.77", 1, "r1"),
+            ("fd01::77", 0, "r0"),
+            ("fd02::77", 1, "r1"),
+            ("10.7.0.77", 0, "r0.7"),
+            ("fd07::77", 0, "r0.7"),
+            ("10.8.0.77", 1, "r1.9"),
+            ("fd08::77", 1, "r1.9"),
+        ] {
+            if device.contains('.') && !vlans {
+                continue;
+            }
             let mac = weir_core::wire::DisplayMac(macs[wire][1]);
-            in_router(testbed, &format!("neighbor replace {address} lladdr {mac} dev r{wire} nud permanent"));
+            in_router(
+                testbed,
+                &format!("neighbor replace {address} lladdr {mac} dev {device} nud permanent"),
+            );
         }
         let wires = [Wire::open(&testbed.client, "c0"), Wire::open(&testbed.server, "s0")];
-        Hosts { wires, macs, sent: 0 }
+        Hosts { wires, macs, vlans, sent: 0 }
+    }
+
+    /// VLANs of the router; false, and a line that says so, where its kernel has none.
+    fn make_vlans(testbed: &Testbed) -> bool {
+        for (device, addresses) in
+            [("r0.7", ["10.7.0.1/24", "fd07::1/64"]), ("r1.9", ["10.8.0.1/24", "fd08::1/64"])]
+        {
+            let (lower, id) = device.split_once('.').expect("a VLAN");
+            let mut ip = std::process::Command::new("ip");
+            ip.args([
+                "-n",
+                &testbed.router,
+                "link",
+                "add",
+                "link",
+                lower,
+                "name",
+                device,
+                "type",
+                "vlan",
+                "id",
+                id,
+            ]);
+            if !ip.output().expect("ip starts").status.success() {
+                writeln!(std::io::stderr(), "SKIP translations of VLANs: needs a kernel with VLANs")
+                    .expect("stderr is open");
+                return false;
+            }
+            for address in addresses {
+                in_router(testbed, &format!("addr add {address} dev {device} nodad"));
+            }
+            in_router(testbed, &format!("link set {device} up"));
+        }
+        true
     }
 
     fn frame(&self, from: usize, (source, destination): (IpAddr, IpAddr)) -> Frame {
         let [router, host] = self.macs[from];
-        Frame::ip(source, destination).expect("one family").macs(router, host)
+        let frame = Frame::ip(source, destination).expect("one family").macs(router, host);
+        vlan(source).map_or(frame.clone(), |vlan| frame.vlan(vlan))
     }
 
     /// Sends it; what leaves with the same end, whole.
@@ -172,8 +257,14 @@ struct Flow {
     sequence: [u32; 2],
 }
 
+/// Where the packet of a frame begins.
+fn network(frame: &[u8]) -> usize {
+    if frame[12..14] == [0x81, 0] { 18 } else { 14 }
+}
+
 /// Addresses and ports of a frame with IPv4 without options, or IPv6.
 fn ends(frame: &[u8]) -> (SocketAddr, SocketAddr) {
+    let frame = &frame[network(frame) - 14..];
     let address = |at: usize| match frame[14] >> 4 {
         4 => IpAddr::from(*frame[at..].first_chunk::<4>().expect("whole")),
         _ => IpAddr::from(*frame[at..].first_chunk::<16>().expect("whole")),
@@ -282,7 +373,8 @@ impl Flow {
             if v4 && !self.tcp {
                 let payload = hosts.payload(20);
                 let mut without = self.segment(&plain, way, 0, &payload);
-                put16(&mut without, 14 + 20 + 6, 0);
+                let udp = network(&without) + 20;
+                put16(&mut without, udp + 6, 0);
                 all.push(self.sent(way, without, true));
             }
             // No operation, or padding.
@@ -301,11 +393,16 @@ fn every_translation_is_the_kernels_byte_for_byte_before_during_and_after() {
     let test = "every_translation_is_the_kernels_byte_for_byte_before_during_and_after";
     let Some(testbed) = behind(test, RULES) else { return };
     run(&format!("ip netns exec {} sysctl -qw net.netfilter.nf_conntrack_events=1", testbed.router));
-    // What a first program on a veth switches over is not ours to lose.
-    drop(accelerate(&testbed));
     let mut hosts = Hosts::new(&testbed);
+    let vlans: &[&str] = if hosts.vlans { &["r0.7", "r1.9"] } else { &[] };
+    let accelerate = || accelerate_with(&testbed, vlans);
+    // What a first program on a veth switches over is not ours to lose.
+    drop(accelerate());
     let mut flows: Vec<Flow> = Vec::new();
-    for kind in 0..KINDS.len() {
+    let of_vlans = |kind: &Kind| {
+        kind.2.iter().any(|end| vlan(end.parse::<SocketAddr>().expect("an address").ip()).is_some())
+    };
+    for kind in (0..KINDS.len()).filter(|&kind| !vlans.is_empty() || !of_vlans(&KINDS[kind])) {
         flows.extend([true, false].map(|tcp| Flow::establish(&testbed, &mut hosts, kind, tcp)));
     }
     let sent: Vec<(String, Vec<Sent>)> =
@@ -316,7 +413,7 @@ fn every_translation_is_the_kernels_byte_for_byte_before_during_and_after() {
         all.map(|(what, sent)| (what.clone(), hosts.passes(&format!("{what}, {when}"), sent))).collect()
     };
     let by_kernel = left("the kernel alone");
-    let mut router = accelerate(&testbed);
+    let mut router = accelerate();
     wait_for_flows(&router, "way=\"xdp\"", flows.len() as i64);
     let passed = |metric: &str| router.values(metric, "").iter().sum::<i64>();
     let before = passed("weir_flow_packets_total");
@@ -328,4 +425,31 @@ fn every_translation_is_the_kernels_byte_for_byte_before_during_and_after() {
     assert!(router.balances());
     signal(&mut router, "TERM");
     assert!(left("the kernel again") == by_kernel, "the kernel carries on with the same translations");
+}
+
+/// `redirect` leads to a port of the router itself: translated as a forwarded port is, and nothing that is forwarded.
+#[test]
+fn a_flow_that_is_redirected_to_this_host_stays_the_kernels() {
+    let test = "a_flow_that_is_redirected_to_this_host_stays_the_kernels";
+    let redirect = "iifname \"r0\" udp dport 5353 redirect to :9999\n    ip daddr 10.2.0.1";
+    let Some(testbed) = behind(test, &RULES.replacen("ip daddr 10.2.0.1", redirect, 1)) else { return };
+    let service =
+        netns::inside(&testbed.router, || UdpSocket::bind("0.0.0.0:9999")).expect("the namespace is there");
+    let service = service.expect("a socket");
+    let client = testbed.in_client(|| UdpSocket::bind("10.1.0.2:0")).expect("a socket");
+    for socket in [&service, &client] {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    }
+    client.connect("10.2.0.2:5353").expect("connected");
+    let mut router = accelerate_with(&testbed, &[]);
+    for _ in 0..20 {
+        client.send(b"to whom it may concern").expect("sent");
+        let mut buffer = [0; 64];
+        let (len, from) = service.recv_from(&mut buffer).expect("it is redirected");
+        service.send_to(&buffer[..len], from).expect("sent");
+        assert_eq!(client.recv(&mut buffer).expect("from the address that was asked"), len);
+    }
+    wait_for_flows(&router, "reason=\"local\"", 1);
+    assert_eq!(router.values("weir_flow_packets_total", "").iter().sum::<i64>(), 0);
+    signal(&mut router, "TERM");
 }

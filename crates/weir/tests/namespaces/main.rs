@@ -8,6 +8,7 @@ mod dashboard;
 mod faults;
 mod firewall;
 mod firewall_faults;
+mod firewall_hops;
 mod firewall_proved;
 mod firewall_rules;
 mod firewall_translations;

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::conntrack::Mark;
 use crate::random::SplitMix64;
-use crate::wire::ctnetlink::{KernelOnly, TCP_ESTABLISHED};
+use crate::wire::ctnetlink::{KernelOnly, STATUS_OFFLOADED, TCP_ESTABLISHED};
 use crate::wire::protocol;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -250,3 +250,33 @@ fn random_histories_take_what_a_plain_list_takes() {
 
 /// docs/firewall.md says so.
 const _: () = assert!(FLOW_BYTES <= 640);
+
+#[test]
+fn entries_of_one_reason_are_looked_at_again_in_turns_until_it_no_longer_holds() {
+    let mut table = admitting(Admission::Established);
+    let offloaded = |port| Entry { status: Some(0x18e | STATUS_OFFLOADED), ..masqueraded(port) };
+    for port in 0..10 {
+        let entry = if port % 2 == 0 { offloaded(port) } else { masqueraded(port) };
+        table.observe(&Event::Present(entry), Source::Event);
+    }
+    let counts =
+        |table: &FlowTable, wanted| table.kernel().find(|(reason, _)| *reason == wanted).map(|r| r.1);
+    assert_eq!(counts(&table, Reason::Flowtable), Some(5));
+    let ports = |found: Vec<Tuple>| {
+        let mut ports: Vec<u16> = found.iter().map(|tuple| tuple.source_port).collect();
+        ports.sort_unstable();
+        ports
+    };
+    assert_eq!(ports(table.look_again(Reason::Flowtable, 100, 100)), [0, 2, 4, 6, 8]);
+    let mut turns: Vec<Tuple> = Vec::new();
+    (0..5).for_each(|_| turns.extend(table.look_again(Reason::Flowtable, 100, 1)));
+    assert_eq!(ports(turns), [0, 2, 4, 6, 8], "one after another");
+    let mut turns: Vec<Tuple> = Vec::new();
+    (0..5).for_each(|_| turns.extend(table.look_again(Reason::Flowtable, 2, 100)));
+    assert_eq!(ports(turns), [0, 2, 4, 6, 8], "two places each time");
+    table.take_changes();
+    table.observe(&Event::Present(masqueraded(4)), Source::Answer);
+    assert!(matches!(table.take_changes()[..], [Change::Take { .. }]), "the flow table has it no longer");
+    assert_eq!(ports(table.look_again(Reason::Flowtable, 100, 100)), [0, 2, 6, 8]);
+    assert_eq!(table.look_again(Reason::Helper, 100, 100), []);
+}

@@ -15,7 +15,7 @@ use weir_xdp::{Action, Counters, Loaded};
 use super::model::INGRESS;
 use super::{FAR, OURS, local, mutated};
 use crate::clock;
-use crate::steer::flow_offload::FlowOffload;
+use crate::steer::flow_offload::{FlowOffload, OffloadCounters};
 use crate::steer::tracked::{DirectionWay, Passed, Tracked};
 use crate::steer::{Cause, LocalAddresses, load};
 
@@ -50,20 +50,26 @@ fn tuple(random: &mut SplitMix64, v4: bool, protocol: u8) -> Tuple {
     }
 }
 
-/// Flows of both families and protocols: translated on both sides, on one, in ports alone, and not at all.
+/// The VLANs a flow's packets come in and leave by: neither, one, the other, both.
+const VLANS: [(Option<u16>, Option<u16>); 4] =
+    [(None, None), (Some(7), None), (None, Some(4094)), (Some(7), Some(9))];
+
+/// Flows of both families and protocols: translated on both sides, on one, in ports alone, and not at all; between VLANs.
 fn flows(random: &mut SplitMix64) -> Vec<[DirectionWay; 2]> {
-    let way = |direction, (from, to): (u16, u16)| DirectionWay {
+    let way = |direction, (from, to): (u16, u16), (in_vlan, out_vlan)| DirectionWay {
         rewrite: Rewrite::new(direction),
         in_ifindex: INGRESS,
         in_device: DeviceId(from),
+        in_vlan,
         in_mac: OURS,
         out_ifindex: 1,
         out_device: DeviceId(to),
+        out_vlan,
         mtu: MTU,
         out_macs: OUT_MACS,
     };
     let mut flows = Vec::new();
-    for n in 0..32 {
+    for n in 0..64 {
         let protocol = if n & 1 == 0 { protocol::TCP } else { protocol::UDP };
         let (original, other) = (tuple(random, n & 2 == 0, protocol), tuple(random, n & 2 == 0, protocol));
         let reply = match n / 4 % 4 {
@@ -73,7 +79,8 @@ fn flows(random: &mut SplitMix64) -> Vec<[DirectionWay; 2]> {
             _ => other,
         };
         let [there, back] = Direction::both(&original, &reply);
-        flows.push([way(there, (0, 1)), way(back, (1, 0))]);
+        let (from, to) = VLANS[n / 16];
+        flows.push([way(there, (0, 1), (from, to)), way(back, (1, 0), (to, from))]);
     }
     flows
 }
@@ -94,9 +101,11 @@ fn rig(test: &str, random: &mut SplitMix64) -> Option<Rig> {
     Some(Rig { program, counters, offload, tracked, flows, _local: local })
 }
 
-/// A frame of a tuple as its sender makes it.
-fn frame(tuple: &Tuple, payload: &[u8], flags: u8) -> Vec<u8> {
+/// A frame of a direction as its sender makes it.
+fn frame(way: &DirectionWay, payload: &[u8], flags: u8) -> Vec<u8> {
+    let tuple = &way.rewrite.direction.arrives;
     let frame = Frame::ip(tuple.source, tuple.destination).expect("one family").macs(OURS, FAR);
+    let frame = way.in_vlan.map_or(frame.clone(), |vlan| frame.vlan(vlan));
     match tuple.protocol {
         protocol::UDP => frame.udp(tuple.source_port, tuple.destination_port, payload),
         _ => {
@@ -114,13 +123,22 @@ impl Rig {
     /// What is to become of a frame, and whose it is.
     fn expected(&self, frame: &[u8], in_force: bool) -> (Action, Vec<u8>, Option<(usize, usize)>) {
         let pass = (Action::Pass, frame.to_vec(), None);
-        let family = frame.get(12..15).map(|b| (b[0], b[1], b[2] >> 4));
-        if !matches!(family, Some((8, 0, 4) | (0x86, 0xdd, 6))) || frame[..6] != OURS || !in_force {
+        let tag = match frame.get(12..16) {
+            Some(&[0x81, 0, upper, lower]) => Some(u16::from_be_bytes([upper & 0x0f, lower])),
+            _ => None,
+        };
+        let network = if tag.is_some() { 18 } else { 14 };
+        let family = frame.get(network - 2..network + 1).map(|b| (b[0], b[1], b[2] >> 4));
+        let is_ip = matches!(family, Some((8, 0, 4) | (0x86, 0xdd, 6)));
+        if !is_ip || tag == Some(0) || frame[..6] != OURS || !in_force {
             return pass;
         }
         for (n, both) in self.flows.iter().enumerate() {
             for (direction, way) in both.iter().enumerate() {
-                let mut packet = frame[14..].to_vec();
+                if way.in_vlan != tag {
+                    continue;
+                }
+                let mut packet = frame[network..].to_vec();
                 match translate(&mut packet, &way.rewrite, MTU.into()) {
                     Ok(()) => {}
                     Err(NotTranslated::Other) => continue,
@@ -130,7 +148,9 @@ impl Rig {
                     4 => usize::from(u16::from_be_bytes([packet[2], packet[3]])),
                     _ => 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
                 };
-                let out = [&OUT_MACS[..], &frame[12..14], &packet[..length]].concat();
+                let tag = way.out_vlan.map_or(Vec::new(), |v| [[0x81, 0], v.to_be_bytes()].concat());
+                let kind = &frame[network - 2..network];
+                let out = [&OUT_MACS[..], &tag, kind, &packet[..length]].concat();
                 return (Action::Redirect, out, Some((n, direction)));
             }
         }
@@ -151,27 +171,43 @@ fn tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came() {
     let test = "tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came";
     let Some(rig) = rig(test, &mut random) else { return };
     let mut corpus = Vec::new();
-    for both in &rig.flows {
-        for way in both {
-            let tuple = &way.rewrite.direction.arrives;
-            corpus.push(frame(tuple, b"", 0x10));
-            corpus.push(frame(tuple, b"payload", 0x18));
-            corpus.push([&frame(tuple, b"padded", 0x10)[..], &[0xa5; 19]].concat());
-            corpus.push(frame(tuple, &[7; 400], 0x10));
-            corpus.extend([0x11, 0x12, 0x14, 0x00].map(|flags| frame(tuple, b"x", flags)));
-            corpus.push(frame(&Tuple { source_port: tuple.source_port ^ 1, ..*tuple }, b"other", 0x10));
+    for way in rig.flows.iter().flatten() {
+        corpus.push(frame(way, b"", 0x10));
+        corpus.push(frame(way, b"payload", 0x18));
+        corpus.push([&frame(way, b"padded", 0x10)[..], &[0xa5; 19]].concat());
+        corpus.push(frame(way, &[7; 400], 0x10));
+        corpus.extend([0x11, 0x12, 0x14, 0x00].map(|flags| frame(way, b"x", flags)));
+        let arrives = way.rewrite.direction.arrives;
+        let other = Direction {
+            arrives: Tuple { source_port: arrives.source_port ^ 1, ..arrives },
+            ..way.rewrite.direction
+        };
+        corpus.push(frame(&DirectionWay { rewrite: Rewrite::new(other), ..*way }, b"other", 0x10));
+        // Another VLAN, none, and a priority without one.
+        for in_vlan in [None, Some(7), Some(8), Some(9)] {
+            corpus.push(frame(&DirectionWay { in_vlan, ..*way }, b"where", 0x10));
+        }
+        if way.in_vlan.is_some() {
+            let mut priority = frame(way, b"priority", 0x10);
+            priority[14] |= 0xe0;
+            corpus.push(priority.clone());
+            (priority[14], priority[15]) = (0xe0, 0);
+            corpus.push(priority);
         }
     }
     let mut passed = vec![[Passed::default(); 2]; rig.flows.len()];
-    let (mut forwarded, mut kernel) = (0_u64, 0_u64);
-    for n in 0..60_000 {
+    let (mut forwarded, mut kernel, mut rx_bytes, mut tx_bytes) = (0_u64, 0_u64, 0, 0);
+    for n in 0..90_000 {
         let frame = if n < corpus.len() { corpus[n].clone() } else { mutated(&corpus, &mut random) };
         match rig.compare(&format!("frame {n}"), &frame, true) {
             Some((flow, direction)) => {
                 let (_, out, _) = rig.expected(&frame, true);
                 passed[flow][direction].packets += 1;
-                passed[flow][direction].bytes += out.len() as u64 - 14;
+                let tag = if rig.flows[flow][direction].out_vlan.is_some() { 4 } else { 0 };
+                passed[flow][direction].bytes += out.len() as u64 - 14 - tag;
                 forwarded += 1;
+                rx_bytes += frame.len() as u64;
+                tx_bytes += out.len() as u64;
             }
             None => kernel += 1,
         }
@@ -181,9 +217,10 @@ fn tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came() {
         rig.tracked.clear(n);
         assert_eq!(rig.tracked.passed(n), [Passed::default(); 2]);
     }
-    let counted: u64 =
-        [0, 1].iter().map(|&d| rig.offload.counters(DeviceId(d)).expect("readable").rx_packets).sum();
-    assert_eq!(counted, forwarded);
+    let counted = [0, 1].map(|device| rig.offload.counters(DeviceId(device)).expect("readable"));
+    let sum = |of: fn(&OffloadCounters) -> u64| counted.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|c| c.rx_packets), sum(|c| c.tx_packets)), (forwarded, forwarded));
+    assert_eq!((sum(|c| c.rx_bytes), sum(|c| c.tx_bytes)), (rx_bytes, tx_bytes), "with their tags");
     let causes: u64 = Cause::ALL.iter().map(|&c| rig.counters.sum(c as u32).expect("readable")[0]).sum();
     assert_eq!(causes, kernel);
     assert!(rig.counters.sum(Cause::Conntrack as u32).expect("readable")[0] > 0);
@@ -201,8 +238,7 @@ fn a_flow_is_forwarded_under_its_generation_until_it_is_suspended_or_removed() {
     let mut random = SplitMix64::new(0x28);
     let test = "a_flow_is_forwarded_under_its_generation_until_it_is_suspended_or_removed";
     let Some(mut rig) = rig(test, &mut random) else { return };
-    let frames: Vec<Vec<u8>> =
-        rig.flows.iter().map(|both| frame(&both[0].rewrite.direction.arrives, b"x", 0x10)).collect();
+    let frames: Vec<Vec<u8>> = rig.flows.iter().map(|both| frame(&both[0], b"x", 0x10)).collect();
     let all = |rig: &Rig, in_force: bool| {
         frames.iter().for_each(|frame| _ = rig.compare("in force", frame, in_force));
     };
@@ -235,7 +271,7 @@ fn flows_hold_only_as_long_as_they_are_followed() {
     {
         rig.tracked.follow_until(until);
         for both in &rig.flows {
-            rig.compare("followed", &frame(&both[0].rewrite.direction.arrives, b"x", 0x10), in_force);
+            rig.compare("followed", &frame(&both[0], b"x", 0x10), in_force);
         }
     }
 }

@@ -153,11 +153,11 @@ static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, 
 	if (count) {
 		__u32 in = flow->in_device, out = flow->out_device;
 
-		if (in < FLOW_DEVICES_MAX) {
+		if (in < FLOW_COUNTS_MAX) {
 			count->device[in].rx_packets++;
 			count->device[in].rx_bytes += bytes;
 		}
-		if (out < FLOW_DEVICES_MAX) {
+		if (out < FLOW_COUNTS_MAX) {
 			count->device[out].tx_packets++;
 			count->device[out].tx_bytes += bytes - padding;
 		}

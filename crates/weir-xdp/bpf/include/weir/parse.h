@@ -11,6 +11,7 @@
 #include "weir/xdp.h"
 
 #define VLAN_TAG 4
+#define VLAN_ID 0x0fff
 
 /* A frame while it is looked at. */
 struct frame {

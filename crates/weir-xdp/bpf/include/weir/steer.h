@@ -44,6 +44,8 @@ enum enforce_drop {
 #define STEER_QUEUES_MAX 256
 #define FLOWS_MAX 65536
 #define FLOW_DEVICES_MAX 256
+/* Counters of what is offloaded: of each device, and behind them of VLANs that have their own. */
+#define FLOW_COUNTS_MAX 512
 
 /* What only the kernel can do: follow routes of so many prefixes of either family, open ESP of so many SPIs. */
 struct kept {
@@ -85,7 +87,7 @@ struct flow_counters {
 };
 
 struct flow_count {
-	struct flow_counters device[FLOW_DEVICES_MAX];
+	struct flow_counters device[FLOW_COUNTS_MAX];
 };
 
 /* What the program and the device's worker tell each other, a cache line each. */
@@ -110,7 +112,8 @@ struct tracked_key4 {
 	__u32 destination;
 	__u32 ports; /* source and destination */
 	__u32 in_ifindex;
-	__u32 protocol;
+	__u16 protocol;
+	__u16 vlan; /* 0: without a tag */
 };
 
 struct tracked_key6 {
@@ -118,7 +121,8 @@ struct tracked_key6 {
 	__u32 destination[4];
 	__u32 ports;
 	__u32 in_ifindex;
-	__u32 protocol;
+	__u16 protocol;
+	__u16 vlan;
 };
 
 /* How they leave. */
@@ -132,7 +136,7 @@ struct tracked {
 	__u32 ip_delta; /* what the header's checksum changes by, TTL included, as words lie in a packet */
 	__u32 transport_delta;
 	__u8 in_mac[6];
-	__u8 pad[2];
+	__u8 tag[2]; /* of the VLAN they leave by, as it stands in a frame; 0: without one */
 	__u8 out_macs[12];
 	__u32 ports;
 	__u8 source[16];

@@ -5,7 +5,7 @@
  *   TTL - 1 | addresses, header checksum | ports, transport checksum | MAC addresses --> redirect
  *
  * What begins or ends a connection, fragments, options, the last hop, too big, unknown: the kernel's. What stands in
- * src/conntrack/translate.rs of weir-core is done here, byte for byte.
+ * src/conntrack/translate.rs of weir-core is done here, byte for byte. One VLAN tag is taken off, put on or replaced.
  */
 #ifndef WEIR_TRACKED_H
 #define WEIR_TRACKED_H
@@ -94,20 +94,73 @@ static __always_inline bool plain_transport(const struct frame *frame, const __u
 	return false;
 }
 
-/* The flow's way holds for this frame. */
-static __always_inline struct tracked_flow *tracked_in_force(const struct tracked *way, const void *l3,
-							     const struct extent *extent)
+/* The flow's way holds for this packet. */
+static __always_inline struct tracked_flow *tracked_in_force(const struct tracked *way, const struct extent *extent)
 {
 	__u32 number = way->flow;
 	struct tracked_flow *flow = bpf_map_lookup_elem(&weir_tracked, &number);
 
-	if (!flow || flow->generation != generation)
-		return NULL;
-	if (!same_mac(l3 - ETH_HLEN, way->in_mac) || extent->packet > way->mtu)
+	if (!flow || flow->generation != generation || extent->packet > way->mtu)
 		return NULL;
 	if (bpf_ktime_get_coarse_ns() >= followed_until)
 		return NULL;
 	return flow;
+}
+
+/* What tags add to the frames that counters of devices have. */
+static __always_inline void count_tags(const struct tracked *way, bool came, bool leaves)
+{
+	struct flow_count *count;
+	__u32 key = 0, in = way->in_device, out = way->out_device;
+
+	count = bpf_map_lookup_elem(&weir_flow_count, &key);
+	if (!count)
+		return;
+	if (came && in < FLOW_COUNTS_MAX)
+		count->device[in].rx_bytes += VLAN_TAG;
+	if (leaves && out < FLOW_COUNTS_MAX)
+		count->device[out].tx_bytes += VLAN_TAG;
+}
+
+/*
+ * Gives a frame the tag that it leaves with, or none, and so other bounds: the packet stays where it is, and its first `headers` bytes
+ * may be read again. Where the frame starts; NULL: it is as it came, for want of room.
+ */
+static __always_inline void *retag(struct xdp_md *ctx, const struct tracked *way, struct frame *frame, __u64 headers)
+{
+	bool leaves = load16(way->tag);
+	int shorter = (frame->tagged ? VLAN_TAG : 0) - (leaves ? VLAN_TAG : 0);
+	void *mac;
+
+	if (shorter && bpf_xdp_adjust_head(ctx, shorter))
+		return NULL;
+	mac = FRAME_START(ctx);
+	frame->end = FRAME_END(ctx);
+	frame->l3 = mac + ETH_HLEN;
+	if (leaves)
+		frame->l3 += VLAN_TAG;
+	/* It is, as before; the verifier wants to see it. */
+	if (!within(frame, frame->l3, headers))
+		return NULL;
+	if (leaves) {
+		store16(mac + 12, bpf_htons(ETH_P_8021Q));
+		store16(mac + 14, load16(way->tag));
+	}
+	count_tags(way, frame->tagged, leaves);
+	return mac;
+}
+
+/* Where a frame for this device's address starts, with the tag that it leaves with; NULL: it is the kernel's. */
+static __always_inline void *link_header(struct xdp_md *ctx, const struct tracked *way, struct frame *frame,
+					 __u64 headers)
+{
+	void *mac = frame->l3 - ETH_HLEN;
+
+	if (!(load16(way->tag) | frame->tagged))
+		return same_mac(mac, way->in_mac) ? mac : NULL;
+	if (frame->tagged)
+		mac -= VLAN_TAG;
+	return same_mac(mac, way->in_mac) ? retag(ctx, way, frame, headers) : NULL;
 }
 
 /* Of a transport header that is there: the verifier wants to see that again behind the look-ups. */
@@ -131,16 +184,15 @@ static __always_inline void translate_ports(const struct frame *frame, __u8 *l4,
 
 /* Counters, MAC addresses, redirect. */
 static __always_inline int tracked_leave(struct xdp_md *ctx, const struct tracked *way, struct tracked_flow *flow,
-					 const struct frame *frame, const struct extent *extent)
+					 void *mac, const struct extent *extent)
 {
-	void *mac = frame->l3 - ETH_HLEN;
 	__u64 bytes = ETH_HLEN + extent->packet;
 	struct flow_count *count;
 	__u32 key = 0;
 
 	store64(mac, load64(way->out_macs));
 	store32(mac + 8, load32(way->out_macs + 8));
-	/* Each direction comes in by one device, and is counted by one CPU at a time. */
+	/* Packets of one direction come in one behind the other: by one device, or the same of several. */
 	if (way->reply) {
 		flow->reply_packets++;
 		flow->reply_bytes += extent->packet;
@@ -152,11 +204,11 @@ static __always_inline int tracked_leave(struct xdp_md *ctx, const struct tracke
 	if (count) {
 		__u32 in = way->in_device, out = way->out_device;
 
-		if (in < FLOW_DEVICES_MAX) {
+		if (in < FLOW_COUNTS_MAX) {
 			count->device[in].rx_packets++;
 			count->device[in].rx_bytes += bytes + extent->padding;
 		}
-		if (out < FLOW_DEVICES_MAX) {
+		if (out < FLOW_COUNTS_MAX) {
 			count->device[out].tx_packets++;
 			count->device[out].tx_bytes += bytes;
 		}
@@ -166,9 +218,11 @@ static __always_inline int tracked_leave(struct xdp_md *ctx, const struct tracke
 	return bpf_redirect(way->out_ifindex, 0);
 }
 
-static __always_inline bool forward_tracked4(struct xdp_md *ctx, const struct frame *frame, struct iphdr *ip, int *action)
+static __always_inline bool forward_tracked4(struct xdp_md *ctx, struct frame *frame, __u16 vlan, int *action)
 {
+	struct iphdr *ip = frame->l3;
 	__u8 *l4 = (void *)(ip + 1);
+	void *mac;
 	struct tracked_flow *flow;
 	struct tracked *way;
 	struct extent extent;
@@ -183,20 +237,26 @@ static __always_inline bool forward_tracked4(struct xdp_md *ctx, const struct fr
 		.ports = load32(l4),
 		.in_ifindex = ctx->ingress_ifindex,
 		.protocol = ip->protocol,
+		.vlan = vlan,
 	};
 
 	way = bpf_map_lookup_elem(&weir_tracked4, &key);
 	if (!way)
 		return false;
-	flow = tracked_in_force(way, ip, &extent);
+	flow = tracked_in_force(way, &extent);
 	if (!flow)
 		return false;
+	mac = link_header(ctx, way, frame, sizeof(*ip));
+	if (!mac)
+		return false;
+	ip = frame->l3;
+	l4 = (void *)(ip + 1);
 	ip->ttl--;
 	ip->check = csum_adjust(ip->check, way->ip_delta);
 	store32(&ip->saddr, load32(way->source));
 	store32(&ip->daddr, load32(way->destination));
 	translate_ports(frame, l4, way, ip->protocol);
-	*action = tracked_leave(ctx, way, flow, frame, &extent);
+	*action = tracked_leave(ctx, way, flow, mac, &extent);
 	return true;
 }
 
@@ -206,11 +266,12 @@ static __always_inline void copy16(void *to, const void *from)
 	store64(to + 8, load64(from + 8));
 }
 
-static __always_inline bool forward_tracked6(struct xdp_md *ctx, const struct frame *frame, struct ipv6hdr *ip,
-					     int *action)
+static __always_inline bool forward_tracked6(struct xdp_md *ctx, struct frame *frame, __u16 vlan, int *action)
 {
+	struct ipv6hdr *ip = frame->l3;
 	const void *from = &ip->saddr;
 	__u8 *l4 = (void *)(ip + 1);
+	void *mac;
 	struct tracked_flow *flow;
 	struct tracked *way;
 	struct extent extent;
@@ -225,19 +286,25 @@ static __always_inline bool forward_tracked6(struct xdp_md *ctx, const struct fr
 		.ports = load32(l4),
 		.in_ifindex = ctx->ingress_ifindex,
 		.protocol = ip->nexthdr,
+		.vlan = vlan,
 	};
 
 	way = bpf_map_lookup_elem(&weir_tracked6, &key);
 	if (!way)
 		return false;
-	flow = tracked_in_force(way, ip, &extent);
+	flow = tracked_in_force(way, &extent);
 	if (!flow)
 		return false;
+	mac = link_header(ctx, way, frame, sizeof(*ip));
+	if (!mac)
+		return false;
+	ip = frame->l3;
+	l4 = (void *)(ip + 1);
 	ip->hop_limit--;
 	copy16(&ip->saddr, way->source);
 	copy16(&ip->daddr, way->destination);
 	translate_ports(frame, l4, way, ip->nexthdr);
-	*action = tracked_leave(ctx, way, flow, frame, &extent);
+	*action = tracked_leave(ctx, way, flow, mac, &extent);
 	return true;
 }
 
@@ -245,13 +312,20 @@ static __always_inline bool forward_tracked6(struct xdp_md *ctx, const struct fr
 static __always_inline bool tracked(struct xdp_md *ctx, int *action)
 {
 	struct frame frame;
+	__u16 vlan = 0;
 
-	if (!parse_ethernet(ctx, &frame) || frame.tagged || frame.group)
+	if (!parse_ethernet(ctx, &frame) || frame.group)
 		return false;
+	if (frame.tagged) {
+		vlan = bpf_ntohs(load16(frame.l3 - VLAN_TAG)) & VLAN_ID;
+		/* A priority, and no VLAN. */
+		if (!vlan)
+			return false;
+	}
 	if (frame.ethertype == bpf_htons(ETH_P_IP))
-		return within(&frame, frame.l3, sizeof(struct iphdr)) && forward_tracked4(ctx, &frame, frame.l3, action);
+		return within(&frame, frame.l3, sizeof(struct iphdr)) && forward_tracked4(ctx, &frame, vlan, action);
 	if (frame.ethertype == bpf_htons(ETH_P_IPV6))
-		return within(&frame, frame.l3, sizeof(struct ipv6hdr)) && forward_tracked6(ctx, &frame, frame.l3, action);
+		return within(&frame, frame.l3, sizeof(struct ipv6hdr)) && forward_tracked6(ctx, &frame, vlan, action);
 	return false;
 }
 

@@ -10,9 +10,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use weir_core::conntrack::{Change, Direction, FlowId, Reason, Refresh, Rewrite, Way};
+use weir_core::id::PortId;
 use weir_core::packet::DeviceId;
 use weir_core::route::Prefix;
-use weir_core::router::lasting::{NoWay, device_toward};
+use weir_core::router::lasting::{NoWay, Toward, toward};
 use weir_core::tables::Tables;
 use weir_core::time::{Nanos, SECOND};
 use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
@@ -20,6 +21,7 @@ use weir_core::wire::protocol;
 use weir_io::clock;
 use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
 
+use super::hops::{Asked, Choice, Leaves};
 use super::{Known, Thread, lock};
 
 /// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
@@ -28,13 +30,55 @@ const TAKEN_A_TURN: usize = 512;
 /// How long a flow may be taken before it is: most connections are over by then, and taking them would cost more than it saves.
 const TAKEN_AFTER: Nanos = SECOND / 20;
 
+/// Places besides the first where packets of a direction come in: each takes room in the program's table.
+const OTHERS_MAX: usize = 3;
+
 /// A flow that is forwarded here.
 pub(super) struct Taken {
     /// Its number in the program's tables.
     pub number: u32,
-    pub both: [DirectionWay; 2],
+    ways: Ways,
     pub refresh: Refresh,
     pub since: Nanos,
+}
+
+/// By which device a flow with a translated source left when it was given back.
+pub(super) struct LeftBy {
+    direction: Direction,
+    device: DeviceId,
+}
+
+impl LeftBy {
+    fn of(original: &DirectionWay) -> Option<LeftBy> {
+        let direction = original.rewrite.direction;
+        let translated = direction.arrives.source != direction.leaves.source;
+        translated.then_some(LeftBy { direction, device: original.out_device })
+    }
+
+    /// The same flow leads elsewhere: where its source is masqueraded the kernel ends it with its next packet.
+    fn moved(&self, original: &DirectionWay) -> bool {
+        self.is_of(&original.rewrite.direction) && self.device != original.out_device
+    }
+
+    /// An entry's number may be another's by now.
+    pub fn is_of(&self, original: &Direction) -> bool {
+        self.direction == *original
+    }
+}
+
+/// Where the packets of a flow come in and leave.
+struct Ways {
+    both: [DirectionWay; 2],
+    /// The same for packets that come in by another of several next hops; true: answers.
+    others: Vec<(bool, DirectionWay)>,
+    /// What was chosen for each direction where there are several next hops.
+    chosen: [Option<Choice>; 2],
+}
+
+impl Ways {
+    fn all(&self) -> impl Iterator<Item = &DirectionWay> {
+        self.both.iter().chain(self.others.iter().map(|(_, way)| way))
+    }
 }
 
 /// Destinations whose routes only the kernel can follow: the longest prefix says.
@@ -153,11 +197,15 @@ impl Thread {
     /// The tables are others: ways are found again.
     fn revise(&mut self, known: &mut Known, tables: &Tables) {
         self.proof.forget_devices();
+        self.links.forget();
         let ids: Vec<FlowId> = known.taken.keys().copied().collect();
         for id in ids {
-            let Some(taken) = known.taken.get(&id) else { continue };
-            let both = taken.both.map(|way| way.rewrite.direction);
-            if self.ways(tables, &both) == Ok(taken.both) {
+            let Some(taken) = known.taken.get_mut(&id) else { continue };
+            let both = taken.ways.both.map(|way| way.rewrite.direction);
+            if let Ok(ways) = self.ways(tables, &both, taken.ways.chosen)
+                && ways.all().eq(taken.ways.all())
+            {
+                taken.ways = ways;
                 lock(&self.tracked).set_in_force(taken.number, self.word);
                 continue;
             }
@@ -176,9 +224,12 @@ impl Thread {
         if known.free.is_empty() && known.unused >= MAX_TRACKED {
             return Err(Reason::TableFull);
         }
-        let both = self.ways(tables, &flow.directions())?;
+        let ways = self.ways(tables, &flow.directions(), [None; 2])?;
+        if known.left_by.get(&id).is_some_and(|left| left.moved(&ways.both[0])) {
+            return Err(Reason::Moved);
+        }
         let number = known.free.pop().unwrap_or(known.unused);
-        if let Err(reason) = self.prepare(number, &both) {
+        if let Err(reason) = self.prepare(number, &ways) {
             known.counters.refused += 1;
             if number != known.unused {
                 known.free.push(number);
@@ -188,16 +239,17 @@ impl Thread {
         known.unused = known.unused.max(number + 1);
         let now = clock::now();
         lock(&self.tracked).set_in_force(number, self.word);
-        let taken = Taken { number, both, refresh: Refresh::new(now, 0), since: now };
+        let taken = Taken { number, ways, refresh: Refresh::new(now, 0), since: now };
         known.taken.insert(id, taken);
+        known.left_by.remove(&id);
         known.wanted.remove(&id);
         known.counters.taken += 1;
         Ok(())
     }
 
     /// Everything but the word that puts the flow in force.
-    fn prepare(&mut self, number: u32, both: &[DirectionWay; 2]) -> Result<(), Reason> {
-        let original = &both[0].rewrite.direction.arrives;
+    fn prepare(&mut self, number: u32, ways: &Ways) -> Result<(), Reason> {
+        let original = &ways.both[0].rewrite.direction.arrives;
         if original.protocol == protocol::TCP {
             // Else the first segment behind some the kernel did not see would end the connection.
             let set = self.requests.send(&ctnetlink::set_liberal(original));
@@ -205,10 +257,16 @@ impl Thread {
         }
         let mut tracked = lock(&self.tracked);
         tracked.clear(number);
-        tracked.install(number, both).map_err(|error| {
+        tracked.install(number, &ways.both).map_err(|error| {
             tracing::debug!("a flow is not taken: {error}");
             Reason::TableFull
-        })
+        })?;
+        for (reply, way) in &ways.others {
+            if let Err(error) = tracked.add(number, *reply, way) {
+                tracing::debug!("packets of a flow that come in elsewhere are the kernel's: {error}");
+            }
+        }
+        Ok(())
     }
 
     fn refused(&self, what: &str, error: &io::Error) -> Reason {
@@ -219,49 +277,90 @@ impl Thread {
         Reason::Refused
     }
 
-    /// Both ways, as the tables have them.
-    fn ways(&mut self, tables: &Tables, both: &[Direction; 2]) -> Result<[DirectionWay; 2], Reason> {
-        let toward = |n: usize| {
+    /// Both ways, as the tables have them; `before` is what was chosen for each.
+    fn ways(
+        &mut self,
+        tables: &Tables,
+        both: &[Direction; 2],
+        before: [Option<Choice>; 2],
+    ) -> Result<Ways, Reason> {
+        let of = |n: usize| {
             let destination = both[n].leaves.destination;
             if self.kept.keeps(destination) {
                 return Err(Reason::LeftToKernel);
             }
-            device_toward(tables, destination).ok_or(Reason::NoRoute)
+            toward(tables, destination).ok_or(Reason::NoRoute)
         };
-        // What one direction leaves by the other comes in by.
-        let devices = [toward(0)?, toward(1)?];
-        Ok([
-            self.way(tables, both[0], (devices[1], devices[0]))?,
-            self.way(tables, both[1], (devices[0], devices[1]))?,
-        ])
+        let toward = [of(0)?, of(1)?];
+        // What one direction leaves by the other comes in by. The kernel's choice does not rest on the device, so any of
+        // several does to ask.
+        let [first, second] = toward.map(|toward| any_port(tables, toward));
+        let leaves = [
+            self.leaves(tables, (both, 0), (toward[0], second?), before[0])?,
+            self.leaves(tables, (both, 1), (toward[1], first?), before[1])?,
+        ];
+        let ways = [
+            self.way(tables, both[0], (leaves[1].port, leaves[0]))?,
+            self.way(tables, both[1], (leaves[0].port, leaves[1]))?,
+        ];
+        let mut others = Vec::new();
+        for (n, back) in [(0, 1), (1, 0)] {
+            for port in other_ports(tables, toward[back], leaves[back].port) {
+                let way = self.way(tables, both[n], (port, leaves[n]));
+                others.extend(way.ok().map(|way| (n == 1, way)));
+            }
+        }
+        let chosen = leaves.map(|leaves| leaves.hop.map(|(_, choice)| choice));
+        Ok(Ways { both: ways, others, chosen })
+    }
+
+    fn leaves(
+        &mut self,
+        tables: &Tables,
+        (both, n): (&[Direction; 2], usize),
+        (toward, from): (Toward<'_>, PortId),
+        before: Option<Choice>,
+    ) -> Result<Leaves, Reason> {
+        let (links, offload) = (&mut self.links, &self.offload);
+        let mut link = |port| links.of(tables, port, |device| offload.joined(device)).map(|link| link.index);
+        let from = link(from).ok_or(Reason::Port)?;
+        let asked = Asked { direction: &both[n], original: n == 0, toward, from, before };
+        self.hops.choose(tables, &asked, link)
     }
 
     fn way(
         &mut self,
         tables: &Tables,
         direction: Direction,
-        (from, to): (DeviceId, DeviceId),
+        (from, to): (PortId, Leaves),
     ) -> Result<DirectionWay, Reason> {
         let (source, destination) = (direction.arrives.source, direction.leaves.destination);
-        let way = self.lasting.between(tables, from, (source, destination)).map_err(|no| match no {
+        let hop = to.hop.map(|(id, _)| id);
+        let way = self.lasting.between(tables, from, (source, destination), hop).map_err(|no| match no {
             NoWay::Route => Reason::NoRoute,
             NoWay::Neighbor => Reason::NoNeighbor,
             NoWay::Port => Reason::Port,
         })?;
-        if way.next.device != to {
+        if way.next.port != to.port {
             return Err(Reason::NoRoute);
         }
-        let in_ifindex = self.offload.joined(from).ok_or(Reason::Port)?;
-        let out_ifindex = self.offload.takes(to).ok_or(Reason::Port)?;
-        self.proof.admits(&direction, in_ifindex, out_ifindex)?;
+        let (links, offload) = (&mut self.links, &self.offload);
+        let mut link = |port| links.of(tables, port, |device| offload.joined(device)).ok_or(Reason::Port);
+        let (input, output) = (link(from)?, link(to.port)?);
+        if offload.takes(way.next.device) != Some(output.device) {
+            return Err(Reason::Port);
+        }
+        self.proof.admits(&direction, input.index, output.index)?;
         Ok(DirectionWay {
             rewrite: Rewrite::new(direction),
-            in_ifindex,
-            in_device: from,
+            in_ifindex: input.device,
+            in_device: self.offload.counted(way.arrived.device, way.arrived.vlan),
+            in_vlan: way.arrived.vlan,
             in_mac: way.arrived.mac,
-            out_ifindex,
-            out_device: to,
-            mtu: way.next.mtu,
+            out_ifindex: output.device,
+            out_device: self.offload.counted(way.next.device, way.next.vlan),
+            out_vlan: way.next.vlan,
+            mtu: way.next.mtu.min(output.mtu),
             out_macs: way.next.header,
         })
     }
@@ -277,6 +376,7 @@ impl Thread {
         let room = known.full.pop();
         known.next.extend(room);
         if !gone {
+            known.left_by.extend(LeftBy::of(&taken.ways.both[0]).map(|left| (id, left)));
             self.give_time(known, id, &mut taken.refresh, (clock::now(), packets, true));
         }
     }
@@ -284,7 +384,7 @@ impl Thread {
     /// Ends a flow in the program; its packets and bytes.
     fn take_out(&self, taken: &Taken) -> (u64, u64) {
         let mut tracked = lock(&self.tracked);
-        if let Err(error) = tracked.remove(taken.number, &taken.both) {
+        if let Err(error) = tracked.remove(taken.number, taken.ways.all()) {
             tracing::warn!("a flow is out of force, but stays in its table: {error}");
         }
         let passed = tracked.passed(taken.number);
@@ -338,9 +438,33 @@ impl Thread {
     }
 }
 
+/// Ports of next hops, each once, without the first.
+fn other_ports(tables: &Tables, toward: Toward<'_>, first: PortId) -> Vec<PortId> {
+    let Toward::Several { hops, .. } = toward else { return Vec::new() };
+    let mut ports = Vec::new();
+    for hop in hops.iter().filter_map(|id| tables.adjacencies.get(id.0 as usize)) {
+        if hop.port != first && !ports.contains(&hop.port) && ports.len() < OTHERS_MAX {
+            ports.push(hop.port);
+        }
+    }
+    ports
+}
+
+/// A port by which packets may leave.
+fn any_port(tables: &Tables, toward: Toward<'_>) -> Result<PortId, Reason> {
+    let port = match toward {
+        Toward::One(port) => Some(port),
+        Toward::Several { hops, .. } => {
+            hops.first().and_then(|id| tables.adjacencies.get(id.0 as usize)).map(|hop| hop.port)
+        }
+    };
+    port.ok_or(Reason::NoRoute)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::wire::ctnetlink::Tuple;
 
     #[test]
     fn the_longest_prefix_says_whether_a_destination_is_the_kernels() {
@@ -361,6 +485,34 @@ mod tests {
             assert_eq!(kept.keeps(address.parse().expect("an address")), keeps, "{address}");
         }
         assert!(!Kept::default().keeps(IpAddr::from([10, 0, 0, 1])));
+    }
+
+    #[test]
+    fn a_flow_with_a_translated_source_has_moved_when_it_leaves_by_another_device() {
+        let tuple = |source: &str, port| Tuple {
+            source: source.parse().expect("an address"),
+            destination: "192.0.2.1".parse().expect("an address"),
+            protocol: protocol::UDP,
+            source_port: port,
+            destination_port: 53,
+        };
+        let way = |leaves, out| DirectionWay {
+            rewrite: Rewrite::new(Direction { arrives: tuple("10.1.0.2", 1000), leaves }),
+            in_ifindex: 1,
+            in_device: DeviceId(0),
+            in_vlan: None,
+            in_mac: [0; 6],
+            out_ifindex: 2,
+            out_device: DeviceId(out),
+            out_vlan: None,
+            mtu: 1500,
+            out_macs: [0; 12],
+        };
+        assert!(LeftBy::of(&way(tuple("10.1.0.2", 1000), 1)).is_none(), "not translated");
+        let left = LeftBy::of(&way(tuple("10.2.0.1", 1000), 1)).expect("translated");
+        assert!(left.moved(&way(tuple("10.2.0.1", 1000), 2)));
+        assert!(!left.moved(&way(tuple("10.2.0.1", 1000), 1)));
+        assert!(!left.moved(&way(tuple("10.3.0.1", 1000), 2)), "another entry");
     }
 
     #[test]
