@@ -201,7 +201,7 @@ shared! {
             ip_delta: u32,
             transport_delta: u32,
             in_mac: [u8; 6],
-            /// Of the VLAN they leave by, as it stands in a frame; 0: without one.
+            /// The tag they leave with, as it stands in a frame; 0: none.
             tag: [u8; 2],
             out_macs: [u8; 12],
             ports: [u8; 4],

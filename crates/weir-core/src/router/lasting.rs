@@ -54,9 +54,9 @@ impl fmt::Display for NoWay {
 /// Where packets to an address leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toward<'a> {
-    /// By this port, whatever else is in them.
+    /// They leave by this port, whatever else is in them.
     One(PortId),
-    /// To one of these next hops; one that is to have more of the flows is there more than once.
+    /// They leave by one of these next hops; one that is to have more of the flows is there more than once.
     Several { group: u32, hops: &'a [AdjacencyId] },
 }
 

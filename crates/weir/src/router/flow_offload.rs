@@ -113,8 +113,8 @@ impl FlowOffload {
         generation ^ (self.closures.load(Ordering::Acquire) << CLOSURES_SHIFT)
     }
 
-    /// Under which number frames of a VLAN are counted, or those of a device without a tag; of more VLANs than there are counters,
-    /// those of their device.
+    /// The number that frames of a VLAN are counted under, or those of a device without a tag. VLANs beyond those that have a
+    /// counter are counted with their device.
     pub fn counted(&self, device: DeviceId, vlan: Option<u16>) -> DeviceId {
         let Some(vlan) = vlan else { return device };
         let mut vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner);

@@ -108,7 +108,7 @@ struct Known {
     next: VecDeque<FlowId>,
     full: Vec<FlowId>,
     taken: HashMap<FlowId, Taken>,
-    /// Of flows that were given back.
+    /// How flows left that were given back.
     left_by: HashMap<FlowId, LeftBy>,
     kept: Arc<Kept>,
     /// Numbers of tracked flows that are free, below the first that was never used.

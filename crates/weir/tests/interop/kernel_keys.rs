@@ -109,7 +109,7 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
     with_daemons("kernel_keys::a_child_sa_is_carried_rekeyed_under_traffic_and_deleted", || {
         let testbed = Testbed::new();
         let Pair { left, right, weir } = pair(&testbed, "aes128gcm16", "", "");
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         let (a, b) = hosts(&testbed);
         all(a, b, 200, 300_000);
@@ -171,7 +171,7 @@ fn rekeys_by_time_under_load_lose_nothing() {
         let Pair { left, right, weir } =
             pair_of(&testbed, &Setup { child: &every_second, ..setup }, &Setup { child: &never, ..setup });
         let watch = Watch::begin(&testbed);
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         until("weir has an SA to send by", || (!outbound(&weir).is_empty()).then_some(()));
         let (a, b) = hosts(&testbed);
         // Their first packets find the hosts' addresses; more than a few do not wait for that.
@@ -210,7 +210,7 @@ fn under_load(testbed: &Testbed, body: impl FnOnce(&dyn Fn() -> bool)) -> [u64; 
 fn carries(proposal: &str, connection: &str, child: &str) {
     let testbed = Testbed::new();
     let Pair { left, weir, right: _right } = pair(&testbed, proposal, connection, child);
-    left.told("--initiate", &["--child", "row"]);
+    left.agree();
     until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
     let (a, b) = hosts(&testbed);
     all(a, b, 200, 300_000);
@@ -258,7 +258,7 @@ fn a_limit_of_packets_has_the_child_rekeyed_without_a_loss() {
         let testbed = Testbed::new();
         let limits = "rekey_packets = 300\n        rand_packets = 0\n        life_packets = 1000000";
         let Pair { left, weir, right: _right } = pair(&testbed, "aes128gcm16", "", limits);
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         let first = weir.told(&["show", "sa"]);
         let (a, b) = hosts(&testbed);
@@ -287,7 +287,7 @@ fn the_hosts_own_packets_do_not_leave_in_cleartext() {
         };
         let own = Host { ns: &testbed.left, ip: crate::testbed::ip("10.1.0.1") };
         let (a, b) = hosts(&testbed);
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         let policies = || run(&format!("ip -n {} xfrm policy", testbed.left));
         until("the kernel has weir's policy", || policies().contains("action block").then_some(()));
         assert_eq!(blocked(), 0);
@@ -365,7 +365,7 @@ fn a_weir_that_is_killed_at_any_step_of_a_rekey_leaves_the_kernel_above_every_nu
         || {
             let testbed = Testbed::new();
             let Pair { left, weir, right } = pair(&testbed, "aes128gcm16", "", "");
-            left.told("--initiate", &["--child", "row"]);
+            left.agree();
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
             let (a, b) = hosts(&testbed);
             let mut outside = Outside::listen(&testbed);
@@ -415,7 +415,7 @@ fn a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas() {
     with_daemons("kernel_keys::a_weir_that_is_killed_or_stopped_goes_on_with_the_same_sas", || {
         let testbed = Testbed::new();
         let Pair { left, mut weir, right } = pair(&testbed, "aes128gcm16", "", "");
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
         let (a, b) = hosts(&testbed);
         let spis = || kernels_numbers(&testbed).into_iter().map(|(spi, ..)| spi).collect::<BTreeSet<u32>>();
@@ -447,7 +447,7 @@ fn a_child_without_interface_id_stays_with_the_kernel() {
         let left = Daemon::start_as(&testbed, End::Left, &setup);
         let _right = Daemon::start_as(&testbed, End::Right, &setup);
         let weir = Weir::start(&testbed, &config());
-        left.told("--initiate", &["--child", "row"]);
+        left.agree();
         until("weir says so", || {
             weir.told(&["show", "status"])
                 .contains("it has no interface id, so the kernel acts on it")

@@ -45,7 +45,7 @@ fn ipv6_outside_carries_both_families() {
             };
             let Pair { left, weir, right: _right } = pair_as(&testbed, &setup);
             let watch = Watch::begin(&testbed);
-            left.told("--initiate", &["--child", "row"]);
+            left.agree();
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
             let carried = || {
                 for (a, b) in [hosts(&testbed), hosts6(&testbed)] {
@@ -64,9 +64,9 @@ fn ipv6_outside_carries_both_families() {
 }
 
 /// Gives up on a peer in some five seconds: one of silence, then 0.5, 0.7, 1.0 and 1.4 s for answers.
-const SOON: &str = "retransmit_timeout = 0.5\n  retransmit_base = 1.4\n  retransmit_tries = 3";
+const SOON: &str = "retransmit_timeout = 1.0\n  retransmit_base = 1.4\n  retransmit_tries = 3";
 /// The same without IPv6, which is the other way between these gateways.
-const SOON_BY_IPV4: &str = "retransmit_timeout = 0.5\n  retransmit_base = 1.4\n  retransmit_tries = 3\n  plugins {\n    socket-default {\n      use_ipv6 = no\n    }\n  }";
+const SOON_BY_IPV4: &str = "retransmit_timeout = 1.0\n  retransmit_base = 1.4\n  retransmit_tries = 3\n  plugins {\n    socket-default {\n      use_ipv6 = no\n    }\n  }";
 const LOOKS: &str = "dpd_delay = 1s\n    mobike = no\n    keyingtries = 0";
 
 /// A tunnel whose daemons look after each other.
@@ -121,7 +121,7 @@ fn a_peer_that_crashed_is_let_go_of_and_its_tunnel_restarts_by_itself() {
             let setup = watched("dpd_action = restart");
             let Pair { left, weir, right } = pair_as(&testbed, &setup);
             let watch = Watch::begin(&testbed);
-            left.told("--initiate", &["--child", "row"]);
+            left.agree();
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
             let (a, b) = hosts(&testbed);
             all(a, b, 50, 30_000);
@@ -145,7 +145,7 @@ fn a_peer_that_crashed_is_let_go_of_and_comes_back_by_its_own_will() {
             let setup = watched("dpd_action = clear");
             let Pair { left, weir, right } = pair_as(&testbed, &setup);
             let watch = Watch::begin(&testbed);
-            left.told("--initiate", &["--child", "row"]);
+            left.agree();
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
             let (a, b) = hosts(&testbed);
             all(a, b, 50, 30_000);
@@ -158,7 +158,7 @@ fn a_peer_that_crashed_is_let_go_of_and_comes_back_by_its_own_will() {
             assert!(!answers(a, b), "an answer without a policy");
             let returned = Instant::now();
             let right = Daemon::start_as(&testbed, End::Right, &setup);
-            right.told("--initiate", &["--child", "row"]);
+            right.agree();
             back(&testbed, &weir, "dead peer, clear", returned);
             watch.end_well();
         },
@@ -203,7 +203,7 @@ fn moves(
     let setup = Setup { daemon: SOON_BY_IPV4, connection: ROAMS, ..Setup::of_kernel("aes128gcm16") };
     let pair = pair_as(testbed, &setup);
     let watch = Watch::begin(testbed);
-    initiator(&pair).told("--initiate", &["--child", "row"]);
+    initiator(&pair).agree();
     until("weir has both SAs", || (sas(&pair.weir) == 2).then_some(()));
     let (a, b) = hosts(testbed);
     all(a, b, 200, 300_000);

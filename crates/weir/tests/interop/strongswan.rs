@@ -6,7 +6,7 @@
 //! take its place.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 use weir_io::process;
@@ -141,17 +141,37 @@ impl Daemon {
 
     /// What `swanctl` answers.
     pub fn told(&self, command: &str, more: &[&str]) -> String {
-        let mut swanctl = Command::new("/usr/sbin/swanctl");
-        swanctl.arg(command).arg("--uri").arg(format!("unix://{}", self.socket().display())).args(more);
-        let output = swanctl.env("SWANCTL_DIR", &self.folder).output().expect("swanctl starts");
+        let output = self.swanctl(command, more);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "swanctl {command}: {stderr}\n{}", self.log());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Has this daemon agree with the other on the SA of the row.
+    fn swanctl(&self, command: &str, more: &[&str]) -> Output {
+        let mut swanctl = Command::new("/usr/sbin/swanctl");
+        swanctl.arg(command).arg("--uri").arg(format!("unix://{}", self.socket().display())).args(more);
+        swanctl.env("SWANCTL_DIR", &self.folder).output().expect("swanctl starts")
+    }
+
+    /// False where the peer did not answer in time; everything else that goes wrong is told.
+    fn try_initiate(&self) -> bool {
+        let before = self.log().matches("peer not responding").count();
+        let output = self.swanctl("--initiate", &["--child", "row"]);
+        let unanswered = self.log().matches("peer not responding").count() > before;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || unanswered, "swanctl --initiate: {stderr}\n{}", self.log());
+        output.status.success()
+    }
+
+    /// Has this daemon and the other set up the child of the row. A peer that had no CPU while few and short retransmissions
+    /// lasted is asked again.
+    pub fn agree(&self) {
+        until("the peer agrees", || self.try_initiate().then_some(()));
+    }
+
+    /// What both agree on, of the child of the row.
     pub fn initiate(&self) -> Negotiated {
-        self.told("--initiate", &["--child", "row"]);
+        self.agree();
         let log = self.log();
         let missing = || panic!("the log does not say what was agreed on:\n{log}");
         let spis = log.split("established with SPIs ").nth(1).unwrap_or_else(missing);

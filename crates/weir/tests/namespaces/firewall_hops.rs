@@ -222,7 +222,7 @@ fn a_masqueraded_flow_over_ipv6_leaves_by_the_device_whose_address_it_has() {
     pass_by(&router, &askers.iter().collect::<Vec<_>>(), 1, 2 * FLOWS);
 }
 
-/// By addresses alone the kernel's choice is known: the server drops what comes by the other device than `ip route get` says.
+/// The kernel's choice is known where it goes by addresses alone: the server drops what comes by the other device than `ip route get` says.
 #[test]
 fn a_flow_without_translation_takes_the_hop_that_the_kernel_says() {
     let test = "a_flow_without_translation_takes_the_hop_that_the_kernel_says";

@@ -42,7 +42,7 @@ pub(super) struct Leaves {
 /// What is asked of a direction.
 pub(super) struct Asked<'a> {
     pub direction: &'a Direction,
-    /// Of the two the one that the flow began with.
+    /// Whether it is the direction that the flow began with.
     pub original: bool,
     pub toward: Toward<'a>,
     /// The link it comes in by.
@@ -54,7 +54,7 @@ pub(super) struct Asked<'a> {
 /// Asks the kernel, once for each flow and group.
 pub(super) struct Hops {
     requests: RouteRequests,
-    /// Of the tables of this generation: what the groups hold.
+    /// What the groups hold, under the tables of this generation.
     generation: Option<u64>,
     groups: HashMap<u32, u64>,
     /// The kernel chooses by addresses alone where they are of IPv4.

@@ -42,7 +42,7 @@ pub(super) struct Taken {
     pub since: Nanos,
 }
 
-/// By which device a flow with a translated source left when it was given back.
+/// The device that a flow with a translated source left by when it was given back.
 pub(super) struct LeftBy {
     direction: Direction,
     device: DeviceId,
