@@ -63,7 +63,7 @@ fn ipv6_outside_carries_both_families() {
     });
 }
 
-/// Gives up on a peer in some five seconds: one of silence, then 0.5, 0.7, 1.0 and 1.4 s for answers.
+/// Gives up on a peer in some eight seconds: one of silence, then 1.0, 1.4, 2.0 and 2.7 s for answers.
 const SOON: &str = "retransmit_timeout = 1.0\n  retransmit_base = 1.4\n  retransmit_tries = 3";
 /// The same without IPv6, which is the other way between these gateways.
 const SOON_BY_IPV4: &str = "retransmit_timeout = 1.0\n  retransmit_base = 1.4\n  retransmit_tries = 3\n  plugins {\n    socket-default {\n      use_ipv6 = no\n    }\n  }";

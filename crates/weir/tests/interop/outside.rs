@@ -18,6 +18,8 @@ use crate::testbed::{Testbed, ip};
 
 const UDP: u8 = 17;
 const ESP: u8 = 50;
+/// IKE's port.
+const IKE: [u8; 2] = 500_u16.to_be_bytes();
 /// The port of ESP in UDP.
 const IN_UDP: [u8; 2] = 4500_u16.to_be_bytes();
 
@@ -42,7 +44,8 @@ impl Seen {
             IpAddr::V4(v4) => v4.octets().starts_with(&[10, 1]),
             IpAddr::V6(v6) => v6.octets().starts_with(&[0xfd, 1]),
         };
-        if within(source) {
+        // MOBIKE tries every address of a gateway (RFC 4555), that towards its network among them.
+        if within(source) && !is_ike(protocol, payload) {
             self.clear.insert((source, destination));
         }
         let esp = match protocol {
@@ -66,6 +69,13 @@ impl Seen {
             self.repeated.push((spi, iv));
         }
     }
+}
+
+/// Whether it is IKE's own: to its port, or to that of ESP with zeros where an SPI would be (RFC 3948).
+fn is_ike(protocol: u8, payload: &[u8]) -> bool {
+    let to = payload.get(2..4);
+    let marked = to == Some(&IN_UDP) && payload.get(8..12) == Some(&[0; 4]);
+    protocol == UDP && (to == Some(&IKE) || marked)
 }
 
 /// Addresses, protocol and payload of an IP packet without options or extension headers.
@@ -150,6 +160,12 @@ fn what_is_in_cleartext_and_what_repeats_a_nonce_is_told_apart() {
     seen.take(&frame([192, 0, 2, 1], ESP, &esp(1)));
     seen.take(&frame([192, 0, 2, 1], UDP, &in_udp));
     assert_eq!((seen.esp, seen.clear.len(), seen.repeated.len()), (2, 0, 0));
+    let (mut ike, mut marked) = ([0; 40], [0; 40]);
+    ike[2..4].copy_from_slice(&IKE);
+    marked[2..4].copy_from_slice(&IN_UDP);
+    seen.take(&frame([10, 1, 0, 1], UDP, &ike));
+    seen.take(&frame([10, 1, 0, 1], UDP, &marked));
+    assert_eq!((seen.esp, seen.clear.len()), (2, 0), "IKE is in cleartext, and may come from any address");
     seen.take(&frame([10, 1, 0, 2], UDP, &[0; 20]));
     seen.take(&frame([192, 0, 2, 1], ESP, &esp(2)));
     assert_eq!((seen.esp, seen.repeated.len()), (3, 1));
