@@ -107,6 +107,13 @@ static __always_inline struct tracked_flow *tracked_in_force(const struct tracke
 	return flow;
 }
 
+/* A number of a counter, for the verifier of Linux 6.1: it forgets the bound of one that was put on the stack. */
+static __always_inline __u32 bounded(__u32 number)
+{
+	asm volatile("" : "+r"(number));
+	return number & (FLOW_COUNTS_MAX - 1);
+}
+
 /* What tags add to the frames that counters of devices have. */
 static __always_inline void count_tags(const struct tracked *way, bool came, bool leaves)
 {
@@ -117,9 +124,9 @@ static __always_inline void count_tags(const struct tracked *way, bool came, boo
 	if (!count)
 		return;
 	if (came && in < FLOW_COUNTS_MAX)
-		count->device[in].rx_bytes += VLAN_TAG;
+		count->device[bounded(in)].rx_bytes += VLAN_TAG;
 	if (leaves && out < FLOW_COUNTS_MAX)
-		count->device[out].tx_bytes += VLAN_TAG;
+		count->device[bounded(out)].tx_bytes += VLAN_TAG;
 }
 
 /*
@@ -158,8 +165,10 @@ static __always_inline void *link_header(struct xdp_md *ctx, const struct tracke
 
 	if (!(load16(way->tag) | frame->tagged))
 		return same_mac(mac, way->in_mac) ? mac : NULL;
-	if (frame->tagged)
-		mac -= VLAN_TAG;
+	/* There it is, tagged or not; the verifier wants to see it. */
+	mac = FRAME_START(ctx);
+	if (!within(frame, mac, ETH_HLEN))
+		return NULL;
 	return same_mac(mac, way->in_mac) ? retag(ctx, way, frame, headers) : NULL;
 }
 
