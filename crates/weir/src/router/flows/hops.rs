@@ -137,7 +137,7 @@ impl Hops {
     }
 }
 
-fn adjacencies<'a>(
+pub(super) fn adjacencies<'a>(
     tables: &'a Tables,
     hops: &'a [AdjacencyId],
 ) -> impl Iterator<Item = (AdjacencyId, &'a Adjacency)> {

@@ -21,7 +21,7 @@ use weir_core::wire::protocol;
 use weir_io::clock;
 use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
 
-use super::hops::{Asked, Choice, Leaves};
+use super::hops::{Asked, Choice, Leaves, adjacencies};
 use super::{Known, Thread, lock};
 
 /// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
@@ -442,7 +442,7 @@ impl Thread {
 fn other_ports(tables: &Tables, toward: Toward<'_>, first: PortId) -> Vec<PortId> {
     let Toward::Several { hops, .. } = toward else { return Vec::new() };
     let mut ports = Vec::new();
-    for hop in hops.iter().filter_map(|id| tables.adjacencies.get(id.0 as usize)) {
+    for (_, hop) in adjacencies(tables, hops) {
         if hop.port != first && !ports.contains(&hop.port) && ports.len() < OTHERS_MAX {
             ports.push(hop.port);
         }
@@ -454,9 +454,7 @@ fn other_ports(tables: &Tables, toward: Toward<'_>, first: PortId) -> Vec<PortId
 fn any_port(tables: &Tables, toward: Toward<'_>) -> Result<PortId, Reason> {
     let port = match toward {
         Toward::One(port) => Some(port),
-        Toward::Several { hops, .. } => {
-            hops.first().and_then(|id| tables.adjacencies.get(id.0 as usize)).map(|hop| hop.port)
-        }
+        Toward::Several { hops, .. } => adjacencies(tables, hops).next().map(|(_, hop)| hop.port),
     };
     port.ok_or(Reason::NoRoute)
 }
