@@ -14,6 +14,7 @@ mod epoll_set;
 #[cfg(feature = "testing")]
 pub mod fuzz;
 pub mod interface;
+pub mod irq;
 pub mod lock;
 pub mod mapped_counters;
 pub mod netlink;

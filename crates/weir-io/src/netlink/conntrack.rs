@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 use weir_core::wire::ctnetlink::{self, Event, Tuple};
-use weir_core::wire::netlink::{TYPE_ERROR, messages};
+use weir_core::wire::netlink::TYPE_ERROR;
 
 use super::MESSAGE_MAX;
-use super::routes::{Dumped, Observed, observe, read_dump, refused};
+use super::routes::{Dumped, Observed, ask, observe, read_dump, refused};
 use crate::socket_option;
 
 /// What waits to be read: an event takes the kernel about 770 bytes, so 64 MiB hold 80,000 of them.
@@ -99,22 +99,11 @@ impl ConntrackRequests {
     }
 
     fn exchange(&mut self, request: &[u8], mut each: impl FnMut(Event)) -> io::Result<()> {
-        self.socket.send(request, 0)?;
         let mut said = Ok(());
-        loop {
-            let mut answer = Vec::with_capacity(MESSAGE_MAX);
-            match self.socket.recv(&mut answer, 0) {
-                Ok(_) => {
-                    for message in messages(&answer).filter_map(Result::ok) {
-                        match message.kind {
-                            TYPE_ERROR => said = refused(message.payload),
-                            _ => each(ctnetlink::parse(&message)),
-                        }
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return said,
-                Err(e) => return Err(e),
-            }
-        }
+        ask(&self.socket, request, |message| match message.kind {
+            TYPE_ERROR => said = refused(message.payload),
+            _ => each(ctnetlink::parse(message)),
+        })?;
+        said
     }
 }

@@ -149,6 +149,20 @@ pub(super) fn read_dump(
     }
 }
 
+/// Sends a request and reads the answer, by a socket that does not block: the kernel answers while it takes the request.
+pub(super) fn ask(socket: &Socket, request: &[u8], mut each: impl FnMut(&Message<'_>)) -> io::Result<()> {
+    socket.send(request, 0)?;
+    let mut answer = Vec::with_capacity(MESSAGE_MAX);
+    loop {
+        answer.clear();
+        match socket.recv(&mut answer, 0) {
+            Ok(_) => messages(&answer).filter_map(Result::ok).for_each(|message| each(&message)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// What an error message says; the kernel's numbers are negative.
 pub(super) fn refused(payload: &[u8]) -> io::Result<()> {
     match payload.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()).map(i32::from_ne_bytes) {
@@ -176,31 +190,24 @@ impl NeighborRequests {
         if self.is_set(link, address)? {
             return Ok(());
         }
-        self.socket.send(&rtnetlink::resolve(link, address), 0)?;
-        // Only refusals are answered; they are read so that they do not fill the socket.
-        let mut answer = Vec::with_capacity(MESSAGE_MAX);
-        match self.socket.recv(&mut answer, 0) {
-            Ok(_) => match messages(&answer).next() {
-                Some(Ok(message)) if message.kind == TYPE_ERROR => refused(message.payload),
-                _ => Ok(()),
-            },
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(e) => Err(e),
-        }
+        // Only refusals are answered.
+        let mut said = Ok(());
+        ask(&self.socket, &rtnetlink::resolve(link, address), |message| {
+            if message.kind == TYPE_ERROR {
+                said = refused(message.payload);
+            }
+        })?;
+        said
     }
 
     /// Whether the kernel has an entry for it that does not age.
     fn is_set(&mut self, link: u32, address: IpAddr) -> io::Result<bool> {
-        self.socket.send(&rtnetlink::query_neighbor(link, address), 0)?;
-        let mut answer = Vec::with_capacity(MESSAGE_MAX);
-        match self.socket.recv(&mut answer, 0) {
-            Ok(_) => Ok(messages(&answer).filter_map(Result::ok).any(|message| {
-                matches!(rtnetlink::parse(&message, true), Ok(News::Neighbor(_, neighbor))
-                    if neighbor.state & (NUD_PERMANENT | NUD_NOARP) != 0)
-            })),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(e) => Err(e),
-        }
+        let mut set = false;
+        ask(&self.socket, &rtnetlink::query_neighbor(link, address), |message| {
+            set |= matches!(rtnetlink::parse(message, true), Ok(News::Neighbor(_, neighbor))
+                if neighbor.state & (NUD_PERMANENT | NUD_NOARP) != 0);
+        })?;
+        Ok(set)
     }
 }
 
@@ -219,22 +226,13 @@ impl RouteRequests {
     /// The next hop that the kernel would choose for this packet; `None` where it would not forward it. For IPv6 it answers as
     /// for a flow label of 0.
     pub fn choose(&mut self, packet: &Transit) -> io::Result<Option<Hop>> {
-        self.socket.send(&rtnetlink::query_route(packet), 0)?;
         let mut chosen = None;
-        loop {
-            // The kernel answers before it returns from what was sent.
-            let mut answer = Vec::with_capacity(MESSAGE_MAX);
-            match self.socket.recv(&mut answer, 0) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(chosen),
-                Err(e) => return Err(e),
+        ask(&self.socket, &rtnetlink::query_route(packet), |message| {
+            if let Ok(News::Route(_, route)) = rtnetlink::parse(message, true) {
+                let unicast = route.kind == RouteKind::Unicast;
+                chosen = route.hops.into_iter().next().filter(|_| unicast);
             }
-            for message in messages(&answer).filter_map(Result::ok) {
-                if let Ok(News::Route(_, route)) = rtnetlink::parse(&message, true) {
-                    let unicast = route.kind == RouteKind::Unicast;
-                    chosen = route.hops.into_iter().next().filter(|_| unicast);
-                }
-            }
-        }
+        })?;
+        Ok(chosen)
     }
 }

@@ -110,6 +110,7 @@ pub struct Shape {
     pub zero_copy: Option<Many<ZeroCopy>>,
     pub flow_offload: Option<Many<OffOrAuto>>,
     pub live_transmit: Option<Many<OffOrAuto>>,
+    pub irq: Option<Many<Irq>>,
     pub offload: Option<Many<Offload>>,
     pub firewall: Option<Many<FirewallRules>>,
     pub connection_packets: Option<Many<ConnectionPackets>>,
@@ -161,6 +162,7 @@ pub enum Axis {
     ZeroCopy,
     FlowOffload,
     LiveTransmit,
+    Irq,
     Offload,
     Firewall,
     ConnectionPackets,
@@ -185,7 +187,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 36] = [
+    pub const ALL: [Axis; 37] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -201,6 +203,7 @@ impl Axis {
         Axis::ZeroCopy,
         Axis::FlowOffload,
         Axis::LiveTransmit,
+        Axis::Irq,
         Axis::Offload,
         Axis::Firewall,
         Axis::ConnectionPackets,
@@ -242,6 +245,7 @@ impl Axis {
             Axis::ZeroCopy => "zero_copy",
             Axis::FlowOffload => "flow_offload",
             Axis::LiveTransmit => "live_transmit",
+            Axis::Irq => "irq",
             Axis::Offload => "offload",
             Axis::Firewall => "firewall",
             Axis::ConnectionPackets => "connection_packets",
@@ -298,7 +302,7 @@ impl Axis {
     pub fn word(self, c: &Configuration) -> Option<String> {
         match self {
             Axis::Build => c.build().map(str::to_string),
-            Axis::WakeUp | Axis::ZeroCopy | Axis::FlowOffload | Axis::LiveTransmit => {
+            Axis::WakeUp | Axis::ZeroCopy | Axis::FlowOffload | Axis::LiveTransmit | Axis::Irq => {
                 let mut named = c.nic_modes()?.of_weir();
                 named.find(|(key, _)| *key == self.key()).map(|(_, word)| word.to_string())
             }
@@ -434,6 +438,10 @@ fn word(scalar: &Scalar) -> Option<&str> {
     if let Scalar::Text(text) = scalar { Some(text) } else { None }
 }
 
+fn one_of(scalar: &Scalar, words: &[&str]) -> Option<String> {
+    word(scalar).filter(|w| words.contains(w)).map(str::to_string)
+}
+
 checked! {
     /// A known metric.
     MetricName(String), format!("one of {}, latency_<share>_ns_<percentile>", metric::KNOWN.join(", ")), |s| {
@@ -538,17 +546,13 @@ checked! {
         within(s, 1, QUEUES_MAX).map(|n| n as u32)
     };
     /// How the daemon's workers wake up.
-    WakeUp(String), "\"auto\", \"busy-poll\" or \"interrupt\"", |s| {
-        word(s).filter(|w| ["auto", "busy-poll", "interrupt"].contains(w)).map(str::to_string)
-    };
+    WakeUp(String), "\"auto\", \"busy-poll\" or \"interrupt\"", |s| one_of(s, &["auto", "busy-poll", "interrupt"]);
     /// Whether cards read and write the daemon's buffers themselves.
-    ZeroCopy(String), "\"auto\", \"off\" or \"require\"", |s| {
-        word(s).filter(|w| ["auto", "off", "require"].contains(w)).map(str::to_string)
-    };
+    ZeroCopy(String), "\"auto\", \"off\" or \"require\"", |s| one_of(s, &["auto", "off", "require"]);
     /// Whether the daemon does what it may do.
-    OffOrAuto(String), "\"auto\" or \"off\"", |s| {
-        word(s).filter(|w| ["auto", "off"].contains(w)).map(str::to_string)
-    };
+    OffOrAuto(String), "\"auto\" or \"off\"", |s| one_of(s, &["auto", "off"]);
+    /// Which CPUs take the interrupts of the daemon's queues: its workers', or those that have them.
+    Irq(String), "\"auto\" or \"leave\"", |s| one_of(s, &["auto", "leave"]);
     /// Offloads of the wires between gateways and their hosts.
     Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {
         "inner" => Some(true),
@@ -557,7 +561,7 @@ checked! {
     };
     /// The port kind of the daemon.
     Port(String), "\"af_xdp\", \"af_packet\" or, between gateways, \"tun\"", |s| {
-        word(s).filter(|w| ["af_xdp", "af_packet", "tun"].contains(w)).map(str::to_string)
+        one_of(s, &["af_xdp", "af_packet", "tun"])
     };
 }
 

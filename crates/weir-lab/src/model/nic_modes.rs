@@ -22,18 +22,32 @@ pub struct NicModes {
     /// Whether weir's workers may send without socket buffers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub live_transmit: String,
+    /// Whether the CPUs of weir's workers take the interrupts of their queues too.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub irq: String,
 }
 
 impl NicModes {
     /// The keys of `[workers]` that are named, with their words.
     pub fn of_weir(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.with_defaults().map(|(key, word, _)| (key, word))
+    }
+
+    /// Those of them that weir would not choose without the key.
+    pub fn unlike_default(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.with_defaults().filter(|(_, word, default)| word != default).map(|(key, word, _)| (key, word))
+    }
+
+    fn with_defaults(&self) -> impl Iterator<Item = (&'static str, &str, &'static str)> {
         let all = [
-            ("wake_up", &self.wake_up),
-            ("zero_copy", &self.zero_copy),
-            ("flow_offload", &self.flow_offload),
-            ("live_transmit", &self.live_transmit),
+            ("wake_up", &self.wake_up, "auto"),
+            ("zero_copy", &self.zero_copy, "auto"),
+            ("flow_offload", &self.flow_offload, "auto"),
+            ("live_transmit", &self.live_transmit, "off"),
+            ("irq", &self.irq, "leave"),
         ];
-        all.into_iter().filter(|(_, word)| !word.is_empty()).map(|(key, word)| (key, word.as_str()))
+        let named = all.into_iter().filter(|(_, word, _)| !word.is_empty());
+        named.map(|(key, word, default)| (key, word.as_str(), default))
     }
 
     /// Whether the experiment names any of them.
@@ -44,5 +58,30 @@ impl NicModes {
     /// What is left without a SUT.
     pub fn of_wires(&self) -> NicModes {
         NicModes { queues: self.queues, ..NicModes::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_weir_does_anyhow_is_no_setting() {
+        let words = ["auto", "off", "leave"].map(str::to_string);
+        let [auto, off, leave] = words;
+        let modes = NicModes {
+            wake_up: auto.clone(),
+            zero_copy: off,
+            live_transmit: auto,
+            irq: leave,
+            ..NicModes::default()
+        };
+        let keys = |(key, _)| key;
+        assert_eq!(
+            modes.of_weir().map(keys).collect::<Vec<_>>(),
+            ["wake_up", "zero_copy", "live_transmit", "irq"]
+        );
+        let settings: Vec<_> = modes.unlike_default().collect();
+        assert_eq!(settings, [("zero_copy", "off"), ("live_transmit", "auto")]);
     }
 }

@@ -8,7 +8,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::model::LabError;
@@ -91,13 +91,28 @@ impl Namespace {
 
     /// Runs `work` inside and waits for it.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, LabError> {
-        let (done, result) = channel();
+        let result = Arc::new(Mutex::new(None));
+        let place = result.clone();
+        self.wait_for(Box::new(move || {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(work());
+        }))?;
+        let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.ok_or_else(|| self.gone())
+    }
+
+    /// Results do not travel by the channel: one for each type of theirs was 7 % of the code of this crate.
+    fn wait_for(&self, work: Job) -> Result<(), LabError> {
+        let (done, ended) = channel();
         let job = Box::new(move || {
-            let _ = done.send(work());
+            work();
+            let _ = done.send(());
         });
-        let gone = || LabError::new(format!("namespace {}: its thread has panicked", self.name));
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
-        result.recv().map_err(|_| gone())
+        self.jobs.as_ref().ok_or_else(|| self.gone())?.send(job).map_err(|_| self.gone())?;
+        ended.recv().map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> LabError {
+        LabError::new(format!("namespace {}: its thread has panicked", self.name))
     }
 
     /// What `ip` takes as a namespace's name.

@@ -156,9 +156,7 @@ fn fragment(
     if !cpus.is_empty() {
         let _ = writeln!(out, "cpus = {cpus:?}");
     }
-    for (key, word) in
-        modes.of_weir().filter(|(key, word)| *word != "auto" && (*key, *word) != ("zero_copy", "require"))
-    {
+    for (key, word) in modes.unlike_default().filter(|mode| *mode != ("zero_copy", "require")) {
         let _ = writeln!(out, "{key} = \"{word}\"");
     }
     out

@@ -113,6 +113,15 @@ fn membership(config: &Config, link: &LinkInfo, links: &[LinkInfo]) -> Option<St
 /// Lines of one kind; a full table behind an interface that is no port would be a million.
 const LINES_MAX: usize = 20;
 
+/// The first lines, and how many more there are of what they tell.
+fn say_some(found: &mut Vec<String>, mut lines: impl Iterator<Item = String>, what: &str) {
+    found.extend(lines.by_ref().take(LINES_MAX));
+    let more = lines.count();
+    if more > 0 {
+        found.push(format!("routes: {more} more {what}"));
+    }
+}
+
 fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
     let mirror::Looked { aside, by_rule, routes } = match mirror::look(config, links) {
         Ok(looked) => looked,
@@ -123,14 +132,11 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
         true => format!("routes: {rule}: its family is left to the kernel"),
         false => format!("routes: {rule}: not honoured"),
     }));
-    let named = by_rule.iter().take(LINES_MAX).map(|(prefix, rule)| match mirrored {
+    let named = by_rule.iter().map(|(prefix, rule)| match mirrored {
         true => format!("routes: {rule}: {prefix} is left to the kernel"),
         false => format!("routes: {rule}: not honoured for {prefix}"),
     });
-    found.extend(named);
-    if let Some(more) = by_rule.len().checked_sub(LINES_MAX).filter(|&more| more > 0) {
-        found.push(format!("routes: {more} more destinations of policy rules"));
-    }
+    say_some(found, named, "destinations of policy rules");
     if mirrored {
         let left = routes.iter().filter_map(|(prefix, route)| match &route.outcome {
             // Each rule has its line already.
@@ -138,12 +144,7 @@ fn routes(config: &Config, links: &[LinkInfo], found: &mut Vec<String>) {
             Outcome::Kernel(why) => Some(format!("routes: {prefix} is left to the kernel: {why}")),
             _ => None,
         });
-        let total = left.clone().count();
-        found.extend(left.take(LINES_MAX));
-        if let Some(more) = total.checked_sub(LINES_MAX).filter(|&more| more > 0) {
-            found.push(format!("routes: {more} more are left to the kernel"));
-        }
-        return;
+        return say_some(found, left, "are left to the kernel");
     }
     let connected = |prefix| {
         let mut addresses = config.ports.iter().filter_map(|p| match &p.addresses {

@@ -23,6 +23,8 @@ pub struct Workers {
     pub flow_offload_off: bool,
     /// Large batches of copied frames leave without socket buffers where the far end takes that.
     pub live_transmit: bool,
+    /// The CPU of a queue's worker takes the queue's interrupts, too.
+    pub place_irqs: bool,
 }
 
 /// How a worker without frames learns of the next.
@@ -55,6 +57,7 @@ const ZERO_COPY: &[(&str, ZeroCopy)] =
     &[("auto", ZeroCopy::Auto), ("off", ZeroCopy::Off), ("require", ZeroCopy::Require)];
 const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 const LIVE_TRANSMIT: &[(&str, bool)] = &[("auto", true), ("off", false)];
+const PLACE_IRQS: &[(&str, bool)] = &[("auto", true), ("leave", false)];
 /// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
 const EXTENSIONS: &[(&str, bool)] = &[("forward", false), ("check", true)];
 
@@ -75,7 +78,7 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 /// ICMP errors a second: 0 switches them off.
 const ICMP_MAX: u32 = 1_000_000;
 
-const WORKERS: [Key; 6] = [
+const WORKERS: [Key; 7] = [
     Key::with_default(
         "cpus",
         Form::OneOf(&[Form::Words(&["auto"]), Form::List(&Form::Integer(0, CPU_MAX as u64))]),
@@ -110,6 +113,12 @@ const WORKERS: [Key; 6] = [
         Form::Words(&["auto", "off"]),
         "\"off\"",
         "Whether large batches leave without socket buffers where the far end takes that (veth). Measure before you use it.",
+    ),
+    Key::with_default(
+        "irq",
+        Form::Words(&["auto", "leave"]),
+        "\"leave\"",
+        "Which CPUs take the interrupts of a card's queues. With `auto` it is the CPU of a queue's worker, until the port closes; `leave` leaves them where they are.",
     ),
 ];
 const CONTROL: [Key; 2] = [
@@ -177,7 +186,8 @@ pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers
     let mut word = |key, words| fields.get(key).and_then(|v| v.word(words, complaints)).unwrap_or_default();
     let flow_offload_off = word("flow_offload", FLOW_OFFLOAD_OFF);
     let live_transmit = word("live_transmit", LIVE_TRANSMIT);
-    Some(Workers { cpus, buffers, wake_up, zero_copy, flow_offload_off, live_transmit })
+    let place_irqs = word("irq", PLACE_IRQS);
+    Some(Workers { cpus, buffers, wake_up, zero_copy, flow_offload_off, live_transmit, place_irqs })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

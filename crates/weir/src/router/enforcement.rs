@@ -389,7 +389,9 @@ impl Daemon {
             return;
         }
         let names = self.points.names();
+        let cpus: Vec<u32> = self.workers.iter().map(|worker| worker.cpu).collect();
         let with = With {
+            cpus: &cpus,
             umems: &self.umems,
             local: self.local.as_ref(),
             flow_offload: self.flow_offload.as_ref(),
@@ -399,7 +401,7 @@ impl Daemon {
             held: false,
             enforced: &names,
         };
-        match ports::open_more(open.id, has, &mut open.port, &with) {
+        match ports::open_more((open.id, device), has, &mut open.port, &with) {
             Ok(queues) => {
                 tracing::warn!(
                     "port {}: {device} has {has} receive queues now instead of {had}; each has a socket",

@@ -270,7 +270,9 @@ impl Daemon {
             self.points.arm(port, index, self.local.as_ref()).map_err(AttachError::Enforcement)?;
         }
         let names = self.points.names();
+        let cpus: Vec<u32> = self.workers.iter().map(|worker| worker.cpu).collect();
         let with = With {
+            cpus: &cpus,
             umems: &self.umems,
             local: self.local.as_ref(),
             flow_offload: self.flow_offload.as_ref(),

@@ -12,6 +12,7 @@
 //! while a port is ours and on again afterwards; dropping an [`OpenPort`] leaves the
 //! interface as it was, but for a policy enforcement point, which is the daemon's.
 
+mod card;
 mod tracked;
 
 use std::os::fd::AsRawFd;
@@ -26,24 +27,25 @@ use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::coalescing::SentAtOnce;
 use weir_io::interface::may_be_a_card;
+use weir_io::irq::PlacedIrqs;
 use weir_io::netlink::{self, LinkInfo};
-use weir_io::offload::{self, Offload, SwitchedOff};
+use weir_io::offload::SwitchedOff;
 use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
 use weir_io::process::passed_descriptors_by_name;
-use weir_io::rss::{self, HashedByFlow};
+use weir_io::rss::HashedByFlow;
 use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES, Progress};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
+use self::card::{place_irqs, send_at_once, spread_flows, switch_off_hiding, switch_off_merging};
 use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
 use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
 use crate::config::settings::{WakeUp, Workers, ZeroCopy};
 use crate::config::{self, Kind};
 use crate::service;
-use crate::text::count;
 
 /// Frames a worker's own receive call takes from the interface: one batch.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -69,6 +71,7 @@ pub struct OpenPort {
     _offloads: Vec<Option<SwitchedOff>>,
     _coalescing: Option<SentAtOnce>,
     _hash: Option<HashedByFlow>,
+    irqs: Option<PlacedIrqs>,
 }
 
 /// What the service manager calls a device's link: `xdp-DEVICE`.
@@ -125,6 +128,8 @@ pub fn may_be_zero_copy(port: &config::Port, wanted: ZeroCopy) -> bool {
 
 /// What devices are opened with.
 pub struct With<'a> {
+    /// The CPU of each worker.
+    pub cpus: &'a [u32],
     /// The memory of each worker.
     pub umems: &'a [Arc<Umem>],
     pub local: Option<&'a LocalAddresses>,
@@ -217,105 +222,17 @@ fn ready_link(kind: &str, name: &str, said: &mut Vec<String>) -> Result<LinkInfo
     Ok(link)
 }
 
-/// Switches these offloads off, for what they do; what is lost where that fails.
-fn switch_off(
-    name: &str,
-    offloads: &[Offload],
-    why: &str,
-    otherwise: &str,
-    said: &mut Vec<String>,
-) -> Option<SwitchedOff> {
-    match SwitchedOff::on(name, offloads) {
-        Ok(off) => {
-            let names: Vec<&str> = off.offloads().iter().map(|o| o.name()).collect();
-            if !names.is_empty() {
-                said.push(format!(
-                    "port {name}: {} switched off ({why}); back on at the end",
-                    names.join(" and ")
-                ));
-            }
-            Some(off)
-        }
-        Err(error) => {
-            said.push(format!("port {name}: offloads cannot be switched off ({error}); {otherwise}"));
-            None
-        }
+/// How a program may be attached to this device. Programs of a bond's members would see the members' numbers, not the bond's; the
+/// kernel gives a socket of the bond's nothing that came that way.
+fn xdp_modes(link: &LinkInfo, said: &mut Vec<String>) -> &'static [XdpMode] {
+    if !link.bond {
+        return &[XdpMode::Native, XdpMode::Generic];
     }
-}
-
-fn switch_off_merging(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
-    let lost = "merged frames will be dropped and counted";
-    switch_off(name, &offload::MERGING, "they merge frames", lost, said)
-}
-
-fn switch_off_hiding(name: &str, said: &mut Vec<String>) -> Option<SwitchedOff> {
-    if !may_be_a_card(name) {
-        return None;
-    }
-    let lost = "frames of VLANs will be taken for untagged ones";
-    switch_off(name, &offload::HIDING, "it takes VLAN tags off frames", lost, said)
-}
-
-/// A zero-copy port sends in its card's interrupts: that they are held back would be time for every packet.
-fn send_at_once(name: &str, said: &mut Vec<String>) -> Option<SentAtOnce> {
-    match SentAtOnce::on(name) {
-        Ok(set) => {
-            said.extend(set.as_ref().map(|set| {
-                let before = set.before();
-                format!("port {name}: tx-usecs {before} set to 0 (zero-copy sends in these interrupts); back at the end")
-            }));
-            set
-        }
-        Err(error) => {
-            said.push(format!(
-                "port {name}: tx-usecs cannot be set to 0 ({error}); packets wait for the card's interrupts"
-            ));
-            None
-        }
-    }
-}
-
-/// Several queues get the flows of a card each in turn, whatever hosts they are between; what else decides about queues is said.
-fn spread_flows(name: &str, queues: usize, said: &mut Vec<String>) -> Option<HashedByFlow> {
-    if !may_be_a_card(name) {
-        return None;
-    }
-    if let Ok(rules @ 1..) = rss::rules(name) {
-        said.push(format!(
-            "port {name}: {} of the card decide before its hash where frames go (`ethtool -n {name}`); they stay as they are",
-            count(rules as usize, "flow rule")
-        ));
-    }
-    if queues < 2 {
-        return None;
-    }
-    if let Ok(Some(named)) = rss::spread(name)
-        && named.len() < queues
-    {
-        said.push(format!(
-            "port {name}: the card spreads frames over {} of {queues} queues only (`ethtool -x {name}`); `ethtool -X {name} default` \
-             spreads them over all",
-            named.len()
-        ));
-    }
-    match HashedByFlow::on(name) {
-        Ok(hash) => {
-            said.extend(hash.as_ref().map(|hash| {
-                let kinds: Vec<&str> = hash.kinds().collect();
-                format!(
-                    "port {name}: {} spread over queues by ports too (rx-flow-hash); back at the end",
-                    kinds.join(" and ")
-                )
-            }));
-            hash
-        }
-        Err(error) => {
-            said.push(format!(
-                "port {name}: the hash of received flows cannot be read ({error}); flows between two hosts may share one worker"
-            ));
-            None
-        }
-    }
+    said.push(format!(
+        "port {}: a bond, whose members' drivers would name themselves instead of it: generic XDP",
+        link.name
+    ));
+    &[XdpMode::Generic]
 }
 
 /// Attaches the steering program; held, its sockets get nothing before they are released.
@@ -326,18 +243,7 @@ fn steer(
     held: bool,
     said: &mut Vec<String>,
 ) -> Result<Steering, PortError> {
-    if link.bond {
-        let name = &link.name;
-        said.push(format!(
-            "port {name}: a bond, whose members' drivers cannot give its sockets frames: generic XDP"
-        ));
-    }
-    // Members' drivers would name themselves to the kernel, which gives a socket of the bond's what came by the bond only.
-    let modes = match link.bond {
-        true => &[XdpMode::Generic][..],
-        false => &[XdpMode::Native, XdpMode::Generic],
-    };
-    let steering = Steering::attach_with(&link.name, link.index, modes, local, flows)
+    let steering = Steering::attach_with(&link.name, link.index, xdp_modes(link, said), local, flows)
         .map_err(|e| PortError::new(e.to_string()))?;
     if held {
         steering.hold();
@@ -410,6 +316,7 @@ fn open_af_xdp(
         _offloads: offloads,
         _hash: spread_flows(name, has, &mut said),
         _coalescing: zero_copy.then(|| send_at_once(name, &mut said)).flatten(),
+        irqs: place_irqs(name, with, &mut said),
         said,
     };
     Ok((opened, queues))
@@ -438,7 +345,7 @@ const POSTED_LATER: u32 = 256;
 
 /// Sockets for the queues from those a device has to `count`, each with the worker it falls to.
 pub fn open_more(
-    device: DeviceId,
+    (device, name): (DeviceId, &str),
     count: usize,
     opened: &mut OpenPort,
     with: &With<'_>,
@@ -464,6 +371,9 @@ pub fn open_more(
         flow_offload.shared.leave(device);
     }
     opened.queues = count;
+    // Those the driver has asked for anew, for all queues: what was moved before is no more.
+    opened.irqs = None;
+    opened.irqs = place_irqs(name, with, &mut opened.said);
     Ok(queues)
 }
 

@@ -138,7 +138,7 @@ fn start_behind(
     let flow_offload = flow_offload(&config, local.is_some(), &published, key)?;
     let live = LiveHandle::new(config.workers.live_transmit);
     let (sending, enforced) = ((flow_offload.as_ref(), &live), points.names());
-    let with = with(&config, (&umems, local.as_ref()), sending, &enforced);
+    let with = with(&config, (&placement.cpus, &umems, local.as_ref()), sending, &enforced);
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
@@ -209,12 +209,13 @@ fn end_predecessor(socket: Option<&PathBuf>) -> Result<(), Failure> {
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.
 fn with<'a>(
     config: &'a Config,
-    (umems, local): (&'a [Arc<Umem>], Option<&'a LocalAddresses>),
+    (cpus, umems, local): (&'a [u32], &'a [Arc<Umem>], Option<&'a LocalAddresses>),
     (flow_offload, live): (Option<&'a FlowOffloadHandle>, &'a LiveHandle),
     enforced: &'a [String],
 ) -> With<'a> {
     let policies = config.enforces();
-    With { umems, local, flow_offload, workers: &config.workers, live, policies, held: !policies, enforced }
+    let workers = &config.workers;
+    With { cpus, umems, local, flow_offload, workers, live, policies, held: !policies, enforced }
 }
 
 /// A worker on each CPU, with its buffers and devices.

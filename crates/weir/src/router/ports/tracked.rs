@@ -12,7 +12,8 @@ use weir_io::steer::Steering;
 use weir_io::steer::flow_offload::MAX_DEVICES;
 use weir_io::steer::tracked::Tracked;
 
-use super::{OpenPort, With, ready_link, switch_off_hiding};
+use super::card::switch_off_hiding;
+use super::{OpenPort, With, ready_link, xdp_modes};
 use crate::config;
 use crate::router::flow_offload::FlowOffloadHandle;
 use crate::router::worker::{Absent, OpenDevice};
@@ -32,10 +33,9 @@ pub(super) fn open(
     }
     let link = ready_link("xdp", name, &mut said)?;
     let offloads = vec![switch_off_hiding(name, &mut said)];
-    let modes = [XdpMode::Native, XdpMode::Generic];
     let tracked = tracked.lock().unwrap_or_else(PoisonError::into_inner);
     let tables = (&handle.shared.flows, &*tracked);
-    let steering = Steering::attach_tracked(name, link.index, &modes, local, tables)
+    let steering = Steering::attach_tracked(name, link.index, xdp_modes(&link, &mut said), local, tables)
         .map_err(|e| PortError::new(e.to_string()))?;
     handle.shared.join(device, link.index);
     said.push(format!(
@@ -43,7 +43,7 @@ pub(super) fn open(
         steering.mode()
     ));
     let mut fallbacks = Vec::new();
-    if steering.mode() == XdpMode::Generic {
+    if steering.mode() == XdpMode::Generic && !link.bond {
         let slower =
             format!("port {name}: its driver has no XDP; the program runs behind it, which is slower");
         said.push(slower.clone());
