@@ -1,7 +1,8 @@
 //! When the kernel's entry of a flow that passes it by is given more time.
 //!
-//! Promises: an entry is given time only if packets passed since the last look, and never more than the kernel gives
-//! after a packet, counted from when the last one was seen: without packets it ends when it would have ended.
+//! Promises: an entry is given time only if packets passed since the last look, and never more than the kernel gives at most
+//! after a packet, counted from when the last one was seen; and before the least that the kernel may have given is over. The kernel
+//! gives an established TCP connection far less while data waits for its acknowledgement, and tells nobody.
 //! Refuses: to be asked seldom; packets are seen as late as it is asked.
 
 use crate::time::{Nanos, SECOND};
@@ -23,11 +24,11 @@ impl Refresh {
         Refresh { packets, moved: now, given: now }
     }
 
-    /// The seconds to give the entry now, if any, where the kernel gives `lifetime_s` after a packet.
-    pub fn poll(&mut self, now: Nanos, packets: u64, lifetime_s: u32) -> Option<u32> {
+    /// The seconds to give the entry now, if any, where the kernel gives from `least_s` to `lifetime_s` after a packet.
+    pub fn poll(&mut self, now: Nanos, packets: u64, (least_s, lifetime_s): (u32, u32)) -> Option<u32> {
         self.look(now, packets);
         // A third: what was given last may have been counted from a packet a third before, so another third is left.
-        let third = u64::from(lifetime_s) * SECOND / 3;
+        let third = u64::from(least_s.min(lifetime_s)) * SECOND / 3;
         (now.saturating_sub(self.given) >= third).then(|| self.give(now, lifetime_s)).flatten()
     }
 
@@ -63,7 +64,7 @@ mod tests {
     #[test]
     fn an_entry_without_packets_is_given_no_time() {
         let mut refresh = Refresh::new(0, 7);
-        assert!((1..1000).all(|s| refresh.poll(s * SECOND, 7, 120).is_none()));
+        assert!((1..1000).all(|s| refresh.poll(s * SECOND, 7, (120, 120)).is_none()));
         assert_eq!(refresh.last(1001 * SECOND, 7, 120), None);
     }
 
@@ -72,12 +73,14 @@ mod tests {
         for seed in 0..200 {
             let mut random = SplitMix64::new(seed);
             let lifetime = 3 + random.below(300) as u32;
+            // What the kernel gave to the last packet it saw.
+            let least = 3 + random.below(u64::from(lifetime) - 2) as u32;
             let busy = 1 + random.below(100);
             let mut refresh = Refresh::new(0, 0);
-            let (mut packets, mut last_packet, mut ends, mut quiet) = (0, 0, u64::from(lifetime), 0);
+            let (mut packets, mut last_packet, mut ends, mut quiet) = (0, 0, u64::from(least), 0);
             for second in 1..3000_u64 {
                 // An entry that ended has no packets; silences are up to longer than it lives.
-                let kernel = last_packet + u64::from(lifetime);
+                let kernel = last_packet + u64::from(if packets == 0 { least } else { lifetime });
                 assert!(ends <= kernel, "seed {seed}: lives to {ends}, the kernel's to {kernel}");
                 if second > kernel {
                     break;
@@ -92,7 +95,7 @@ mod tests {
                     packets += 1;
                     last_packet = second;
                 }
-                if let Some(left) = refresh.poll(second * SECOND, packets, lifetime) {
+                if let Some(left) = refresh.poll(second * SECOND, packets, (least, lifetime)) {
                     ends = second + u64::from(left);
                 }
             }

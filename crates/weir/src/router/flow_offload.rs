@@ -53,6 +53,8 @@ pub struct FlowOffload {
     /// VLANs with counters of their own, in the order of these.
     vlans: Mutex<Vec<(DeviceId, u16)>>,
     closures: AtomicU64,
+    /// Held while a word is put in force.
+    putting: Mutex<()>,
     /// Sockets with frames the kernel has not taken yet.
     unsent: AtomicU32,
     generation: AtomicU64,
@@ -68,6 +70,7 @@ impl FlowOffload {
             devices: none(),
             vlans: Mutex::default(),
             closures: AtomicU64::new(0),
+            putting: Mutex::default(),
             unsent: AtomicU32::new(0),
             generation: AtomicU64::new(u64::MAX),
             asked: AtomicU64::new(0),
@@ -103,7 +106,9 @@ impl FlowOffload {
         self.put_in_force();
     }
 
+    /// The word that stays is that of the last change, whichever thread made it.
     fn put_in_force(&self) {
+        let _one = self.putting.lock().unwrap_or_else(PoisonError::into_inner);
         let word = self.word(self.generation.load(Ordering::Acquire));
         self.flows.set_generation(word);
     }

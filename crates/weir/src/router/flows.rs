@@ -18,7 +18,7 @@ mod proof;
 mod take;
 mod view;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -106,7 +106,7 @@ struct Known {
     fresh: VecDeque<(Nanos, FlowId)>,
     /// Those of them that are to be taken now, and those there was no room for.
     next: VecDeque<FlowId>,
-    full: Vec<FlowId>,
+    full: BTreeSet<FlowId>,
     taken: HashMap<FlowId, Taken>,
     /// How flows left that were given back.
     left_by: HashMap<FlowId, LeftBy>,
@@ -162,7 +162,7 @@ impl Flows {
             wanted: HashSet::new(),
             fresh: VecDeque::new(),
             next: VecDeque::new(),
-            full: Vec::new(),
+            full: BTreeSet::new(),
             taken: HashMap::new(),
             left_by: HashMap::new(),
             kept: Arc::new(kept),
@@ -283,7 +283,9 @@ impl Thread {
                 self.resync();
             } else {
                 let due = due.saturating_duration_since(Instant::now()).min(TURN);
-                sleep.until_woken(due.min(self.until_one_is_old_enough()));
+                // While messages are lost none is taken, however old.
+                let ripe = if self.lost { Duration::MAX } else { self.until_one_is_old_enough() };
+                sleep.until_woken(due.min(ripe));
             }
         }
     }

@@ -16,7 +16,7 @@ use weir_core::route::Prefix;
 use weir_core::router::lasting::{NoWay, Toward, toward};
 use weir_core::tables::Tables;
 use weir_core::time::{Nanos, SECOND};
-use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
+use weir_core::wire::ctnetlink::{self, Event, TCP_ESTABLISHED};
 use weir_core::wire::protocol;
 use weir_io::clock;
 use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
@@ -112,6 +112,10 @@ impl Kept {
 /// What the kernel gives an entry after a packet, where it is not heard to give more.
 pub(super) struct Lifetimes {
     tcp_s: u32,
+    /// While data waits for its acknowledgement, or behind a window of zero.
+    tcp_least_s: u32,
+    /// After a RST, which may leave the state as it was.
+    close_s: u32,
     udp_s: u32,
 }
 
@@ -124,12 +128,24 @@ impl Lifetimes {
         };
         Lifetimes {
             tcp_s: read("tcp_timeout_established").unwrap_or(432_000),
+            tcp_least_s: ["tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"]
+                .map(|name| read(name).unwrap_or(300))
+                .into_iter()
+                .fold(u32::MAX, u32::min),
+            close_s: read("tcp_timeout_close").unwrap_or(10),
             udp_s: read("udp_timeout_stream").unwrap_or(120),
         }
     }
 
     fn of(&self, protocol: u8, heard_s: u32) -> u32 {
         heard_s.max(if protocol == protocol::TCP { self.tcp_s } else { self.udp_s })
+    }
+
+    /// The least that an entry may have left after the last packet that the kernel saw: what was heard of one that was there before
+    /// may be all that it has.
+    fn least_of(&self, protocol: u8, heard_s: u32) -> u32 {
+        let least = if protocol == protocol::TCP { self.tcp_least_s } else { self.udp_s };
+        if heard_s == 0 { least } else { least.min(heard_s) }
     }
 }
 
@@ -160,6 +176,7 @@ impl Thread {
                 }
                 Change::Release { id, gone } => {
                     known.wanted.remove(&id);
+                    known.full.remove(&id);
                     self.release(&mut known, id, gone);
                 }
             }
@@ -180,7 +197,7 @@ impl Thread {
                 Err(reason) => Way::Kernel(reason),
             };
             if way == Way::Kernel(Reason::TableFull) {
-                known.full.push(id);
+                known.full.insert(id);
             }
             known.table.set_way(id, way);
         }
@@ -373,7 +390,7 @@ impl Thread {
         known.counters.packets += packets;
         known.counters.bytes += bytes;
         known.free.push(taken.number);
-        let room = known.full.pop();
+        let room = known.full.pop_first();
         known.next.extend(room);
         if !gone {
             known.left_by.extend(LeftBy::of(&taken.ways.both[0]).map(|left| (id, left)));
@@ -417,10 +434,21 @@ impl Thread {
         if original.protocol == protocol::TCP && flow.tcp_state() != Some(TCP_ESTABLISHED) {
             return;
         }
-        let lifetime = self.lifetimes.of(original.protocol, flow.lifetime_s());
-        let left =
-            if last { refresh.last(now, packets, lifetime) } else { refresh.poll(now, packets, lifetime) };
+        let heard = flow.lifetime_s();
+        let lifetime = self.lifetimes.of(original.protocol, heard);
+        let least = self.lifetimes.least_of(original.protocol, heard);
+        let left = match last {
+            true => refresh.last(now, packets, lifetime),
+            false => refresh.poll(now, packets, (least, lifetime)),
+        };
         let Some(left) = left else { return };
+        // A RST can leave the state as it was, and the entry with what closed ones have.
+        if original.protocol == protocol::TCP
+            && let Ok(Event::Present(entry)) = self.requests.query(&original)
+            && entry.timeout_s.is_some_and(|left| left <= self.lifetimes.close_s)
+        {
+            return;
+        }
         match self.requests.send(&ctnetlink::refresh(&original, left)) {
             Ok(()) => known.counters.refreshed += 1,
             Err(error) => {
@@ -515,10 +543,15 @@ mod tests {
 
     #[test]
     fn an_entry_lives_as_long_as_the_kernel_was_heard_to_let_it_and_no_less_than_its_settings() {
-        let lifetimes = Lifetimes { tcp_s: 100, udp_s: 20 };
+        let lifetimes = Lifetimes { tcp_s: 100, tcp_least_s: 30, close_s: 10, udp_s: 20 };
         assert_eq!(
             [(protocol::TCP, 0), (protocol::TCP, 500), (protocol::UDP, 7)].map(|(p, s)| lifetimes.of(p, s)),
             [100, 500, 20]
+        );
+        assert_eq!(
+            [(protocol::TCP, 0), (protocol::TCP, 500), (protocol::UDP, 7)]
+                .map(|(p, s)| lifetimes.least_of(p, s)),
+            [30, 30, 7]
         );
     }
 }
