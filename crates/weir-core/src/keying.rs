@@ -346,6 +346,11 @@ impl Keying {
         }
     }
 
+    /// Whether the kernel has an SA with this SPI, whatever became of it here.
+    pub fn has_spi(&self, spi: u32) -> bool {
+        self.sas.keys().any(|key| key.spi == spi)
+    }
+
     fn policy(&self, policy: &Policy, name: &str, sas: &Usables) -> Result<PolicySpec, Why> {
         if let Some(why) = self.owned_by_kernel(policy) {
             return Err(why);

@@ -375,7 +375,15 @@ impl Daemon {
             keys.told_at = now;
             keys.tell(&self.control.sas(now));
             let over = keys.gone.partition_point(|(at, _)| now.saturating_sub(*at) > REMEMBER);
-            keys.gone.drain(..over).for_each(|(_, sa)| self.control.forget_sa(&sa));
+            let due: Vec<SaSpec> = keys.gone.drain(..over).map(|(_, sa)| sa).collect();
+            for sa in due {
+                // One that the kernel has still may be wanted again: its numbers must not begin anew.
+                if !keys.keying.has_spi(sa.params.spi) {
+                    self.control.forget_sa(&sa);
+                } else if keys.gone.iter().all(|(_, other)| other.name != sa.name) {
+                    keys.gone.push_back((now, sa));
+                }
+            }
         }
         self.keys = Some(keys);
     }

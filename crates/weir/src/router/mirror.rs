@@ -183,10 +183,13 @@ impl Thread {
         loop {
             let wait = self.next_dump().saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             sleep.until_woken(if more { Duration::ZERO } else { wait });
-            match commands.try_recv() {
-                Ok(links) => self.set_links(links),
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return,
+            // One wake may stand for several commands.
+            loop {
+                match commands.try_recv() {
+                    Ok(links) => self.set_links(links),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
             }
             more = self.observe();
             // What is read after the dump must not be older than what was lost; the kernel adds nothing before all is read.

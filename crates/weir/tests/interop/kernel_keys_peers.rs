@@ -90,7 +90,7 @@ fn gone(testbed: &Testbed, weir: &Weir, what: &str, since: Instant) {
 }
 
 /// One ping that is answered within a second, or is not.
-fn answers(from: Host<'_>, to: Host<'_>) -> bool {
+pub(crate) fn answers(from: Host<'_>, to: Host<'_>) -> bool {
     let (from, near, far) = (from.ns, from.ip.to_string(), to.ip.to_string());
     let mut ping = std::process::Command::new("ip");
     ping.args(["netns", "exec", from, "ping", "-n", "-q", "-c", "1", "-W", "1", "-I", &near, &far]);

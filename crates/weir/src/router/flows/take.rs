@@ -112,9 +112,9 @@ impl Kept {
 /// What the kernel gives an entry after a packet, where it is not heard to give more.
 pub(super) struct Lifetimes {
     tcp_s: u32,
-    /// While data waits for its acknowledgement, or behind a window of zero.
+    /// What it gives while data waits for its acknowledgement, or behind a window of zero.
     tcp_least_s: u32,
-    /// After a RST, which may leave the state as it was.
+    /// What it gives after a RST, which may leave the state as it was.
     close_s: u32,
     udp_s: u32,
 }
