@@ -165,6 +165,10 @@ fn modes_of_a_card_are_tried_on_its_host_and_the_best_are_written_as_weirs_setti
         }
         assert_eq!(room.runs(name).len(), 2, "{name}: {said}");
     }
+    for run in room.runs("irq-1") {
+        let notes = run.expect("a veth has no interrupts to place")["notes"].to_string();
+        assert!(notes.contains("irq: no interrupts of queues are known"), "{notes}");
+    }
     let refused = |name: &str, expected: &str| {
         let runs = room.runs(name);
         let error = runs[0].as_ref().expect_err(name);
@@ -174,7 +178,7 @@ fn modes_of_a_card_are_tried_on_its_host_and_the_best_are_written_as_weirs_setti
     refused("copy-interrupt-3", "got 3 queues, expected 1 to 2: the device has no more; see `ethtool -l ");
     let settings = room.json("result.json")["settings"].clone();
     let modes = settings["modes"].as_array().expect("modes");
-    assert_eq!((settings["default"].as_str(), modes.len()), (Some("auto"), 9), "{settings:#}");
+    assert_eq!((settings["default"].as_str(), modes.len()), (Some("auto"), 11), "{settings:#}");
     let fragment = room.result("weir.toml");
     assert!(fragment.starts_with("# out (Modes of a network card), 2 runs each: "), "{fragment}");
     assert!(fragment.contains("\n[workers]\ncpus = [0]\n"), "{fragment}");
