@@ -25,7 +25,7 @@ use weir_io::steer::enforce::{self, EnforceCounters, Enforcement};
 
 use super::error::{ApplyError, EnforcementError};
 use super::ports::{self, With};
-use super::worker::{WorkerCommand, WorkerState};
+use super::worker::{WorkerCommand, WorkerState, cpus_of};
 use super::{Daemon, Open, links};
 use crate::config::{Config, Kind, Port};
 use crate::enforcement::{Claim, Taken, kernel_would};
@@ -389,7 +389,7 @@ impl Daemon {
             return;
         }
         let names = self.points.names();
-        let cpus: Vec<u32> = self.workers.iter().map(|worker| worker.cpu).collect();
+        let cpus = cpus_of(&self.workers);
         let with = With {
             cpus: &cpus,
             umems: &self.umems,

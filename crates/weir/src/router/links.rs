@@ -11,7 +11,7 @@ use weir_io::umem::LINK_HEADER;
 
 use super::error::AttachError;
 use super::ports::{self, With};
-use super::worker::{Absent, OpenDevice, WorkerCommand};
+use super::worker::{Absent, OpenDevice, WorkerCommand, cpus_of};
 use super::{Daemon, Kernel, Open, device_id};
 use crate::config::{Config, Kind, Port};
 
@@ -270,7 +270,7 @@ impl Daemon {
             self.points.arm(port, index, self.local.as_ref()).map_err(AttachError::Enforcement)?;
         }
         let names = self.points.names();
-        let cpus: Vec<u32> = self.workers.iter().map(|worker| worker.cpu).collect();
+        let cpus = cpus_of(&self.workers);
         let with = With {
             cpus: &cpus,
             umems: &self.umems,

@@ -158,6 +158,11 @@ pub struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The CPU of each worker, in order.
+pub fn cpus_of(workers: &[Worker]) -> Vec<u32> {
+    workers.iter().map(|worker| worker.cpu).collect()
+}
+
 impl Worker {
     /// Starts a worker on its CPU. `events` is shared by all workers.
     pub fn start(start: Start, tables: Arc<ArcSwap<Tables>>, events: EventSender) -> io::Result<Worker> {
