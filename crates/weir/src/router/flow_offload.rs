@@ -11,6 +11,7 @@
 //! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
 //! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -325,6 +326,10 @@ impl Device<Chunk> for OffloadingSocket {
 
     fn unsent(&self) -> bool {
         self.inner.unsent()
+    }
+
+    fn take_owed_wake_up(&mut self) -> Option<RawFd> {
+        self.inner.take_owed_wake_up()
     }
 
     fn received_by_kernel(&self) -> bool {
