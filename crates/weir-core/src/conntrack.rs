@@ -104,6 +104,7 @@ reasons! {
     LeftToKernel       "left_to_kernel"      "Routes of one of its directions are left to the kernel, for a reason that `weir show status` says.";
     NoRoute            "no_route"            "One of its directions has no route between ports here.";
     SeveralHops        "several_hops"        "Its source is translated, and which of several next hops the kernel takes is not known.";
+    Reset              "reset"               "A RST may have shortened its entry's time; it is the kernel's until a packet has given that back.";
     Moved              "moved"               "It leads to another device than the one its translated source belongs to; the kernel may end it.";
     NoNeighbor         "no_neighbor"         "The next hop of one of its directions is not resolved.";
     Port               "port"                "One of its ports takes no frames from XDP.";

@@ -215,7 +215,9 @@ shared! {
             original_bytes: u64,
             reply_packets: u64,
             reply_bytes: u64,
-            pad: [u8; 24],
+            /// Segments that were left to the kernel and that it may take for a RST of the flow.
+            resets: u64,
+            pad: [u8; 16],
         }
         /// What one device received and sent without the router, on one CPU.
         struct FlowCounters = "flow_counters" {

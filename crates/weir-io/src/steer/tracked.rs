@@ -68,7 +68,7 @@ pub struct Tracked {
     followed_map: Memory<8>,
 }
 
-/// Words of a flow: the generation it is in force under, then packets and bytes of each direction.
+/// Words of a flow: the generation it is in force under, then packets and bytes of each direction, then resets.
 const WORDS: usize = TrackedFlow::SIZE / 8;
 
 impl Tracked {
@@ -150,9 +150,14 @@ impl Tracked {
         [Passed { packets: word(1), bytes: word(2) }, Passed { packets: word(3), bytes: word(4) }]
     }
 
+    /// Segments that were left to the kernel and that it may take for a RST of the flow, in force or not.
+    pub fn resets(&self, flow: u32) -> u64 {
+        self.flows.word(self.word(flow, 5)).load(Ordering::Relaxed)
+    }
+
     /// Begins to count from zero, for another flow of this number.
     pub fn clear(&self, flow: u32) {
-        (1..5).for_each(|at| self.flows.word(self.word(flow, at)).store(0, Ordering::Relaxed));
+        (1..6).for_each(|at| self.flows.word(self.word(flow, at)).store(0, Ordering::Relaxed));
     }
 
     fn insert(&mut self, flow: u32, reply: u32, way: &DirectionWay) -> Result<(), SteerError> {

@@ -150,7 +150,8 @@ struct tracked_flow {
 	__u64 original_bytes;
 	__u64 reply_packets;
 	__u64 reply_bytes;
-	__u64 pad[3];
+	__u64 resets; /* segments that were left to the kernel and that it may take for a RST of the flow */
+	__u64 pad[2];
 };
 
 /* What stands before a frame in place of metadata: as long as an Ethernet header, and read as one a frame of nobody. */
