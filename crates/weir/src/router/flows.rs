@@ -459,6 +459,14 @@ impl Daemon {
         }
     }
 
+    /// A port's link is another than before: no flow is in force until that was looked at.
+    pub(super) fn flows_judge_again(&self) {
+        if let (Some(flows), Some(flow_offload)) = (&self.flows, &self.flow_offload) {
+            flow_offload.shared.forget();
+            flows.wake();
+        }
+    }
+
     /// This host's addresses may be others.
     pub(super) fn flows_look_around(&self) {
         if let Some(flows) = &self.flows {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use weir::testing::machine::set;
 use weir_core::wire::build::Frame;
 use weir_core::wire::ctnetlink::{Event, TCP_ESTABLISHED, Tuple};
-use weir_core::wire::tcp;
+use weir_core::wire::{DisplayMac, tcp};
 use weir_io::netns;
 
 use super::firewall::{Conversation, behind, flows, in_router, wait_for_flows};
-use super::mirror::accelerate;
-use super::testbed::{Testbed, Wire, ip, until};
+use super::mirror::{accelerate, accelerate_with, has};
+use super::testbed::{Testbed, Wire, ip, run, until};
 
 const RULES: &str = "flush ruleset
 table inet filter {
@@ -120,4 +120,46 @@ fn a_connection_that_a_rst_ended_is_given_no_time() {
     assert!(lived < Duration::from_secs(CLOSE + 3), "it lived for {lived:?}");
     wait_for_flows(&router, "way=\"xdp\"", 0);
     wait_for_flows(&router, "reason=\"reset\"", 0);
+}
+
+/// A VLAN's device says what its frames look like: one that the XDP program's no longer do has its packets.
+#[test]
+fn flows_of_a_vlan_whose_device_changes_are_judged_again() {
+    let test = "flows_of_a_vlan_whose_device_changes_are_judged_again";
+    let Some(testbed) = behind(test, &RULES.replace("\"r1\"", "{ \"r1\", \"r1.7\" }")) else { return };
+    let add = |ns: &str, lower: &str| {
+        let line = format!("ip -n {ns} link add link {lower} name {lower}.7 type vlan id 7");
+        std::process::Command::new("sh").args(["-c", &line]).output().expect("sh starts").status.success()
+    };
+    if !has("ethtool", test) || !add(&testbed.router, "r1") {
+        use std::io::Write as _;
+        writeln!(std::io::stderr(), "SKIP {test}: needs a kernel with VLANs").expect("stderr is open");
+        return;
+    }
+    assert!(add(&testbed.server, "s0"));
+    // The tag is in the frame, where a card's would be.
+    run(&format!("ip netns exec {} ethtool -K s0 txvlan off", testbed.server));
+    for (ns, device, address) in
+        [(&testbed.router, "r1.7", "10.7.0.1/24"), (&testbed.server, "s0.7", "10.7.0.2/24")]
+    {
+        run(&format!("ip -n {ns} addr add {address} dev {device}"));
+        run(&format!("ip -n {ns} link set {device} up"));
+    }
+    let router = accelerate_with(&testbed, &["r1.7"]);
+    let mut talk = Conversation::begin(&testbed, ip("10.7.0.2"));
+    talk.exchange(100_000);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    talk.exchange(1_000_000);
+    let mac = DisplayMac(testbed.mac(&testbed.router, "r1.7")).to_string();
+    for (change, back) in [
+        ("type vlan egress-qos-map 0:3", "type vlan egress-qos-map 0:0".to_owned()),
+        ("address 02:77:00:00:00:07", format!("address {mac}")),
+    ] {
+        run(&format!("ip -n {} link set r1.7 {change}", testbed.router));
+        wait_for_flows(&router, "reason=\"port\"", 1);
+        run(&format!("ip -n {} link set r1.7 {back}", testbed.router));
+        wait_for_flows(&router, "way=\"xdp\"", 1);
+        talk.exchange(100_000);
+    }
+    assert!(router.balances());
 }
