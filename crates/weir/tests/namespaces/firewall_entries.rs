@@ -8,6 +8,7 @@ use weir_core::wire::build::Frame;
 use weir_core::wire::ctnetlink::{Event, TCP_ESTABLISHED, Tuple};
 use weir_core::wire::{DisplayMac, tcp};
 use weir_io::netns;
+use weir_io::offload::{self, Offload};
 
 use super::firewall::{Conversation, behind, flows, in_router, wait_for_flows};
 use super::mirror::{accelerate, accelerate_with, has};
@@ -161,5 +162,25 @@ fn flows_of_a_vlan_whose_device_changes_are_judged_again() {
         wait_for_flows(&router, "way=\"xdp\"", 1);
         talk.exchange(100_000);
     }
+    assert!(router.balances());
+}
+
+/// A veth end takes frames from XDP while the other receives by NAPI.
+#[test]
+fn flows_come_back_when_their_device_takes_frames_again() {
+    let test = "flows_come_back_when_their_device_takes_frames_again";
+    let Some(testbed) = behind(test, RULES) else { return };
+    let router = accelerate(&testbed);
+    let mut talk = Conversation::begin(&testbed, ip("10.2.0.2"));
+    talk.exchange(100_000);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    let receives =
+        |on| testbed.in_server(|| offload::set("s0", Offload::Gro, on)).expect("veth knows this offload");
+    receives(false);
+    wait_for_flows(&router, "reason=\"port\"", 1);
+    talk.exchange(100_000);
+    receives(true);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    talk.exchange(1_000_000);
     assert!(router.balances());
 }
