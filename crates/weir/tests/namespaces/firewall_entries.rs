@@ -184,3 +184,39 @@ fn flows_come_back_when_their_device_takes_frames_again() {
     talk.exchange(1_000_000);
     assert!(router.balances());
 }
+
+/// The kernel gives an established connection little time while data waits for its acknowledgement, and tells nobody.
+#[test]
+fn a_connection_that_is_taken_while_data_waits_for_its_acknowledgement_lives_on() {
+    let test = "a_connection_that_is_taken_while_data_waits_for_its_acknowledgement_lives_on";
+    const WAITS: u64 = 12;
+    let Some(testbed) = behind(test, RULES) else { return };
+    let waits = ["tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"].map(|name| (name, WAITS));
+    settings(&testbed, &[("events", 1), ("tcp_timeout_close", 2), waits[0], waits[1]]);
+    // What a first program on a veth switches over is not ours to lose.
+    drop(accelerate(&testbed));
+    let mut talk = Conversation::begin(&testbed, ip("10.2.0.2"));
+    talk.exchange(100_000);
+    let original = talk.original();
+    let deaf = testbed.file(
+        "deaf.nft",
+        "table inet deaf { chain in { type filter hook input priority 0; tcp dport 1-65535 drop; }; }",
+    );
+    run(&format!("ip netns exec {} nft -f {}", testbed.server, deaf.display()));
+    talk.send(1000);
+    until("the kernel knows of data that waits", || {
+        left(&testbed, &original).is_some_and(|left| u64::from(left) <= WAITS).then_some(())
+    });
+    let router = accelerate(&testbed);
+    wait_for_flows(&router, "way=\"xdp\"", 1);
+    run(&format!("ip netns exec {} nft delete table inet deaf", testbed.server));
+    talk.receive(1000);
+    let until_when = Instant::now() + Duration::from_secs(WAITS + 3);
+    while Instant::now() < until_when {
+        talk.exchange(1000);
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(left(&testbed, &original).is_some(), "the entry lives as long as packets pass");
+    assert_eq!(flows(&router, "way=\"xdp\""), 1);
+    assert!(router.balances());
+}
