@@ -21,7 +21,7 @@ use weir_core::wire::protocol;
 use weir_io::clock;
 use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
 
-use super::hops::{Asked, Choice, Leaves, adjacencies};
+use super::hops::{self, Asked, Choice, Leaves, adjacencies};
 use super::{Known, Thread, lock};
 
 /// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
@@ -327,6 +327,9 @@ impl Thread {
             self.leaves(tables, (both, 0), (toward[0], second?), before[0])?,
             self.leaves(tables, (both, 1), (toward[1], first?), before[1])?,
         ];
+        if hops::is_bound_elsewhere(tables, &both[0], leaves[0].port) {
+            return Err(Reason::Moved);
+        }
         let ways = [
             self.way(tables, both[0], (leaves[1].port, leaves[0]))?,
             self.way(tables, both[1], (leaves[0].port, leaves[1]))?,
