@@ -128,20 +128,23 @@ impl Tracked {
         self.set_in_force(flow, NO_GENERATION);
     }
 
-    /// Takes a flow out, all that was put in of it. What passed stays until the number is used again.
+    /// Takes a flow out, all that was put in of it, the rest too where one part of it cannot be. What passed stays until the number is
+    /// used again.
     pub fn remove<'a>(
         &mut self,
         flow: u32,
         ways: impl IntoIterator<Item = &'a DirectionWay>,
     ) -> Result<(), SteerError> {
         self.suspend(flow);
+        let mut all = Ok(());
         for way in ways {
-            match key(way) {
-                Key::V4(key) => _ = self.v4.remove(key.to_bytes())?,
-                Key::V6(key) => _ = self.v6.remove(key.to_bytes())?,
-            }
+            let removed = match key(way) {
+                Key::V4(key) => self.v4.remove(key.to_bytes()),
+                Key::V6(key) => self.v6.remove(key.to_bytes()),
+            };
+            all = all.and(removed.map(|_| ()).map_err(SteerError::from));
         }
-        Ok(())
+        all
     }
 
     /// What passed of both directions, the original one first.

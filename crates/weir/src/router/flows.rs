@@ -15,6 +15,7 @@
 
 mod hops;
 mod links;
+mod numbers;
 mod proof;
 mod resets;
 mod take;
@@ -47,6 +48,7 @@ use super::{Daemon, Kernel};
 use crate::failure::Failure;
 use hops::Hops;
 use links::PortLinks;
+use numbers::Numbers;
 use proof::Proof;
 use take::{Kept, LeftBy, Taken};
 
@@ -115,9 +117,7 @@ struct Known {
     /// Flows that may be taken once the kernel has seen a packet of them.
     reset: BTreeSet<FlowId>,
     kept: Arc<Kept>,
-    /// Numbers of tracked flows that are free, below the first that was never used.
-    free: Vec<u32>,
-    unused: u32,
+    numbers: Numbers,
     counters: Counters,
 }
 
@@ -133,8 +133,7 @@ impl Known {
             left_by: HashMap::new(),
             reset: BTreeSet::new(),
             kept: Arc::new(kept),
-            free: Vec::new(),
-            unused: 0,
+            numbers: Numbers::default(),
             counters: Counters::default(),
         }
     }

@@ -19,7 +19,7 @@ use weir_core::time::{Nanos, SECOND};
 use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
 use weir_core::wire::protocol;
 use weir_io::clock;
-use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
+use weir_io::steer::tracked::DirectionWay;
 
 use super::hops::{self, Asked, Choice, Leaves, adjacencies};
 use super::{Known, Thread, lock};
@@ -243,7 +243,7 @@ impl Thread {
         let Some(flow) = known.table.flow(id).filter(|_| known.wanted.contains(&id)) else {
             return if known.taken.contains_key(&id) { Ok(()) } else { Err(Reason::Waiting) };
         };
-        if known.free.is_empty() && known.unused >= MAX_TRACKED {
+        if known.numbers.are_all_used() {
             return Err(Reason::TableFull);
         }
         let (original, both) = (*flow.original(), flow.directions());
@@ -251,15 +251,12 @@ impl Thread {
         if known.left_by.get(&id).is_some_and(|left| left.moved(&ways.both[0])) {
             return Err(Reason::Moved);
         }
-        let number = known.free.pop().unwrap_or(known.unused);
+        let number = known.numbers.take().ok_or(Reason::TableFull)?;
         if let Err(reason) = self.prepare(number, &ways) {
             known.counters.refused += 1;
-            if number != known.unused {
-                known.free.push(number);
-            }
+            known.numbers.give_back(number, self.take_out(number, &ways));
             return Err(reason);
         }
-        known.unused = known.unused.max(number + 1);
         let now = clock::now();
         lock(&self.tracked).set_in_force(number, self.word);
         let taken = Taken { number, ways, refresh: Refresh::new(now, 0), since: now };
@@ -409,11 +406,12 @@ impl Thread {
     /// The flow is the kernel's from now on.
     pub(super) fn release(&mut self, known: &mut Known, id: FlowId, gone: bool) {
         let Some(mut taken) = known.taken.remove(&id) else { return };
-        let (packets, bytes) = self.take_out(&taken);
+        known.numbers.give_back(taken.number, self.take_out(taken.number, &taken.ways));
+        let passed = lock(&self.tracked).passed(taken.number);
+        let (packets, bytes) = (passed[0].packets + passed[1].packets, passed[0].bytes + passed[1].bytes);
         known.counters.released += 1;
         known.counters.packets += packets;
         known.counters.bytes += bytes;
-        known.free.push(taken.number);
         let room = known.full.pop_first();
         known.next.extend(room);
         if !gone {
@@ -423,14 +421,15 @@ impl Thread {
         }
     }
 
-    /// Ends a flow in the program; its packets and bytes.
-    fn take_out(&self, taken: &Taken) -> (u64, u64) {
-        let mut tracked = lock(&self.tracked);
-        if let Err(error) = tracked.remove(taken.number, taken.ways.all()) {
-            tracing::warn!("a flow is out of force, but stays in its table: {error}");
+    /// Ends a flow in the program; true when nothing of it is left there.
+    fn take_out(&self, number: u32, ways: &Ways) -> bool {
+        let removed = lock(&self.tracked).remove(number, ways.all());
+        if let Err(error) = &removed {
+            tracing::warn!(
+                "a flow is out of force, but stays in its table, and its number is not used again: {error}"
+            );
         }
-        let passed = tracked.passed(taken.number);
-        (passed.iter().map(|p| p.packets).sum(), passed.iter().map(|p| p.bytes).sum())
+        removed.is_ok()
     }
 
     /// Gives entries time whose packets passed here.
