@@ -108,7 +108,7 @@ reasons! {
     Moved              "moved"               "It leads to another device than the one its translated source belongs to; the kernel may end it.";
     NoNeighbor         "no_neighbor"         "The next hop of one of its directions is not resolved.";
     Port               "port"                "One of its ports takes no frames from XDP.";
-    TableFull          "table_full"          "The table of flows that are taken is full.";
+    TableFull          "table_full"          "One of the tables of flows that are taken is full.";
     Refused            "refused"             "The kernel refused what taking the flow needs.";
     Waiting            "waiting"             "It is being taken.";
 }

@@ -342,6 +342,8 @@ constants! {
         FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.
         TRACKED_MAX = 1 << 17;
+        /// Places of one family where their packets come in: two of each flow, more where answers come in by several next hops.
+        TRACKED_WAYS_MAX = 1 << 19;
         FRONT_LEN = 14;
     }
     "weir/tally.h" {

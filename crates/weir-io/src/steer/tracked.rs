@@ -26,7 +26,8 @@ use weir_xdp::{LoadError, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
 
-/// Flows that can be taken: 131,072 × (64 B here + 2 × some 180 B of hash element) = 56 MiB when all are.
+/// Flows that can be taken: 131,072 × (64 B here + 2 × 192 B of hash element) + 2 × 8 MiB of hash buckets = 72 MiB when all are, of one
+/// place a direction; with up to 524,288 places of either family 120 MiB or more.
 pub const MAX_TRACKED: u32 = weir_xdp::layout::TRACKED_MAX;
 
 /// The way of one direction.

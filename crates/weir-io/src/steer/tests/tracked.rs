@@ -16,7 +16,7 @@ use super::model::INGRESS;
 use super::{FAR, OURS, local, mutated};
 use crate::clock;
 use crate::steer::flow_offload::{FlowOffload, OffloadCounters};
-use crate::steer::tracked::{DirectionWay, Passed, Tracked};
+use crate::steer::tracked::{DirectionWay, MAX_TRACKED, Passed, Tracked};
 use crate::steer::{Cause, LocalAddresses, load};
 
 const GENERATION: u64 = 9;
@@ -389,5 +389,24 @@ fn flows_hold_only_as_long_as_they_are_followed() {
         for both in &rig.flows {
             rig.compare("followed", &frame(&both[0], b"x", 0x10), in_force);
         }
+    }
+}
+
+/// Answers may come in by two uplinks: there is room for as many flows as without.
+#[test]
+fn every_flow_has_room_for_a_third_place_where_its_packets_come_in() {
+    let mut random = SplitMix64::new(0x2b);
+    let test = "every_flow_has_room_for_a_third_place_where_its_packets_come_in";
+    let Some(mut rig) = rig(test, &mut random) else { return };
+    let both = rig.flows[0];
+    rig.flows.clone().iter().zip(0..).for_each(|(both, n)| rig.tracked.remove(n, both).expect("removed"));
+    for n in 0..MAX_TRACKED {
+        let of = |way: &DirectionWay, in_ifindex| {
+            let mut way = DirectionWay { in_ifindex, ..*way };
+            way.rewrite.direction.arrives.source = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
+            way
+        };
+        rig.tracked.install(n, &[of(&both[0], 1), of(&both[1], 1)]).expect("room");
+        rig.tracked.add(n, true, &of(&both[1], 2)).expect("room");
     }
 }

@@ -105,6 +105,8 @@ struct flow_progress {
 
 /* Flows of the kernel's conntrack that are forwarded here. */
 #define TRACKED_MAX (1 << 17)
+/* Places of one family where their packets come in: two of each flow, more where answers come in by several next hops. */
+#define TRACKED_WAYS_MAX (1 << 19)
 
 /* How packets of one direction arrive; addresses and ports in network order. */
 struct tracked_key4 {

@@ -19,7 +19,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct tracked_key4);
 	__type(value, struct tracked);
-	__uint(max_entries, 2 * TRACKED_MAX);
+	__uint(max_entries, TRACKED_WAYS_MAX);
 } weir_tracked4 SEC(".maps");
 
 struct {
@@ -27,7 +27,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct tracked_key6);
 	__type(value, struct tracked);
-	__uint(max_entries, 2 * TRACKED_MAX);
+	__uint(max_entries, TRACKED_WAYS_MAX);
 } weir_tracked6 SEC(".maps");
 
 struct {
@@ -204,7 +204,7 @@ static __always_inline int tracked_leave(struct xdp_md *ctx, const struct tracke
 
 	store64(mac, load64(way->out_macs));
 	store32(mac + 8, load32(way->out_macs + 8));
-	/* Packets of one direction come in one behind the other: by one device, or the same of several. */
+	/* Where a direction comes in by several devices at once some may not be counted; that it moves is what matters. */
 	if (way->reply) {
 		flow->reply_packets++;
 		flow->reply_bytes += extent->packet;
