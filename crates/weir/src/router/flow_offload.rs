@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker receives a frame ─► lasting decision? ─► FlowOffload::insert ─► the XDP program does the next ones
-//! new tables, interface unable ─► another word in force ─► everything through the workers again
+//! new tables, interface unable or able again ─► another word in force ─► everything through the workers again
 //! ```
 //!
 //! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
@@ -83,7 +83,9 @@ impl FlowOffload {
         if let Some(joined) = self.devices.get(device.index()) {
             joined.store(ifindex, Ordering::Release);
         }
-        self.ask_one(device.index());
+        if self.ask_one(device.index()) {
+            self.forget();
+        }
     }
 
     /// The device is gone or given back.
@@ -154,16 +156,17 @@ impl FlowOffload {
             return;
         }
         self.asked.store(now, Ordering::Relaxed);
-        let mut closed = false;
+        let mut changed = false;
         for device in 0..self.devices.len() {
-            closed |= self.ask_one(device);
+            changed |= self.ask_one(device);
         }
-        if closed {
+        // One that takes frames again too: flows that it was in the way of are judged again.
+        if changed {
             self.forget();
         }
     }
 
-    /// True when the device took redirected frames and no longer does.
+    /// True when the device took redirected frames and no longer does, or the other way round.
     fn ask_one(&self, device: usize) -> bool {
         let (Some(joined), Some(out)) = (self.devices.get(device), self.out.get(device)) else {
             return false;
@@ -171,8 +174,7 @@ impl FlowOffload {
         let ifindex = joined.load(Ordering::Acquire);
         let able = ifindex != 0 && features::can_transmit(ifindex).unwrap_or(false);
         let open = if able { ifindex } else { 0 };
-        let before = out.swap(open, Ordering::AcqRel);
-        before != 0 && before != open
+        out.swap(open, Ordering::AcqRel) != open
     }
 
     /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
