@@ -223,6 +223,8 @@ pub struct Rule {
     pub inverted: bool,
     /// The rule of VRF devices (`l3mdev`).
     pub vrf: bool,
+    /// TOS and attributes as they came, but for those above: rules may differ in nothing else.
+    pub unread: Vec<u8>,
 }
 
 /// Reads a message; `dumped`: it answers a dump request.
@@ -435,6 +437,7 @@ fn rule(payload: &[u8]) -> Result<Rule, Malformed> {
         more: header[3] != 0 || flags & FIB_RULE_INVERT != 0,
         inverted: flags & FIB_RULE_INVERT != 0,
         vrf: false,
+        unread: vec![header[3]],
     };
     for attribute in attributes(&payload[HEADER..]) {
         let (kind, value) = attribute?;
@@ -451,6 +454,11 @@ fn rule(payload: &[u8]) -> Result<Rule, Malformed> {
             // Routes by some interfaces, or shorter than something, do not count; all ones: they do.
             13 | 14 => rule.more |= number(value)? != u32::MAX,
             _ => {}
+        }
+        if !matches!(kind, 1..=3 | 6 | 15 | 17 | 19) {
+            rule.unread.extend(kind.to_ne_bytes());
+            rule.unread.extend(u16::try_from(value.len()).map_err(|_| Malformed)?.to_ne_bytes());
+            rule.unread.extend(value);
         }
     }
     Ok(rule)
@@ -612,6 +620,32 @@ mod tests {
                 panic!("a rule");
             };
             assert_eq!(rule.more, expected, "attribute {kind} of {value}");
+        }
+    }
+
+    #[test]
+    fn rules_that_differ_in_a_condition_that_is_not_read_are_not_the_same() {
+        let read_rule = |tos: u8, attributes: &[(u16, &[u8])]| {
+            let header = [AF_INET, 0, 0, tos, 254, 0, 0, 1, 0, 0, 0, 0];
+            let Ok(News::Rule(_, rule)) = read(&request(NEW_RULE, 0, &header, attributes)) else {
+                panic!("a rule");
+            };
+            rule
+        };
+        let [one, two] = [1u32, 2].map(u32::to_ne_bytes);
+        let cases: [(u8, &[(u16, &[u8])]); 6] = [
+            (0, &[]),
+            (8, &[]),
+            (0, &[(10, &one)]),
+            (0, &[(10, &two)]),
+            (0, &[(16, &one)]),
+            (0, &[(10, &one), (16, &one)]),
+        ];
+        for (i, (tos, attributes)) in cases.iter().enumerate() {
+            for (j, (other, others)) in cases.iter().enumerate() {
+                let same = read_rule(*tos, attributes) == read_rule(*other, others);
+                assert_eq!(same, i == j, "{attributes:?} with TOS {tos}, {others:?} with TOS {other}");
+            }
         }
     }
 

@@ -169,7 +169,33 @@ fn rule(priority: u32, table: u32) -> Rule {
         more: false,
         inverted: false,
         vrf: false,
+        unread: Vec::new(),
     }
+}
+
+/// One that looks at this mark, which this router does not know.
+fn marked(mark: u8, priority: u32, table: u32) -> Rule {
+    Rule { more: true, unread: vec![mark], ..rule(priority, table) }
+}
+
+#[test]
+fn of_two_rules_that_differ_in_a_mark_one_stays_when_the_other_goes() {
+    let mut m = mirror();
+    m.observe(News::Rule(Change::Added, rule(32766, 254)));
+    for mark in [1, 2] {
+        m.observe(News::Rule(Change::Added, marked(mark, 9, 254)));
+    }
+    for (mark, left) in [(1, 1), (1, 1), (2, 0)] {
+        m.observe(News::Rule(Change::Deleted, marked(mark, 9, 254)));
+        assert_eq!(m.aside().count(), left, "after that of mark {mark} is gone");
+    }
+    m.begin_resync();
+    for rule in [rule(32766, 254), marked(2, 9, 254), marked(1, 9, 254)] {
+        m.observe(News::Rule(Change::Appended, rule));
+    }
+    m.end_resync();
+    m.observe(News::Rule(Change::Deleted, marked(1, 9, 254)));
+    assert_eq!(m.aside().count(), 1);
 }
 
 #[test]

@@ -80,9 +80,10 @@ impl AsRawFd for KeyMonitor {
     }
 }
 
-/// Every SA and policy the kernel has.
+/// Every policy and SA the kernel has. Policies come first: a key daemon makes an SA before a policy names it, so the SA that a
+/// policy told here names is told too, but for one that went meanwhile.
 pub fn dump(each: impl FnMut(News)) -> io::Result<Dumped> {
-    dump_of(&[GET_SA, GET_POLICY], each)
+    dump_of(&[GET_POLICY, GET_SA], each)
 }
 
 /// Every policy the kernel has.

@@ -241,7 +241,7 @@ pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<
     })
 }
 
-/// The counters of this life, until the first image is on disk.
+/// The counters of this life, until what was due first is on disk.
 fn beside(counters: &Path) -> PathBuf {
     counters.with_extension("counters.new")
 }
@@ -454,6 +454,14 @@ impl Daemon {
                 }
             }),
             State::Unused | State::Risked(_) => Ok(()),
+        }
+    }
+
+    /// Whether the state directory could be written last, as far as is known.
+    pub(super) fn can_write_state(&self) -> bool {
+        match &self.state {
+            State::Kept(keeper) => keeper.failing.is_none() && !self.control.is_writing_state(),
+            State::Unused | State::Risked(_) => true,
         }
     }
 

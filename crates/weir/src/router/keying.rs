@@ -7,9 +7,12 @@
 //! ```
 //!
 //! Promises: what came in one go is one change; a change the control side refuses is made without what it refuses; after
-//! an overrun, and every five minutes, everything is dumped again and compared, counted and logged. The kernel is told of
+//! an overrun, and every five minutes, everything is dumped again and compared, counted and logged; what fails is tried again
+//! within seconds. The kernel is told of
 //! an SA's counters at most every second. Its own numbers of an SA are never below what workers may use: whoever goes on with
 //! the SA, whenever this process ends, repeats none. Refuses: making, changing or deleting an SA of the kernel's.
+
+mod comparison;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -23,6 +26,8 @@ use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_core::wire::xfrm::{self, Lifetime, Replay, Sa, SaKey};
 use weir_io::netlink::LinkInfo;
 use weir_io::netlink::xfrm::{KeyMonitor, KeyRequests, dump};
+
+use comparison::{AGAIN, Comparison};
 
 use super::durable::wall;
 use super::metrics::KeyMirror;
@@ -38,12 +43,12 @@ const TELL_EVERY: Nanos = SECOND;
 /// requests for the same: what a key daemon takes for an exchange.
 const TRAP_EVERY: Nanos = 50 * MILLISECOND;
 const ACQUIRE_EVERY: Nanos = SECOND;
-/// A dump that finds what no message told of.
-const COMPARE_EVERY: Nanos = 300 * SECOND;
 /// How long what an SA used is remembered when it is gone: one whose addresses change (MOBIKE) is deleted and made again.
 const REMEMBER: Nanos = 60 * SECOND;
 /// SAs and policies the control side may refuse in one change; then everything stays as it was.
 const REFUSED_MAX: usize = 64;
+/// What is done about dumps that fail.
+const FAILS: &str = "and are dumped again until that succeeds";
 /// What is left to the kernel, told one by one.
 const LEFT_SHOWN: usize = 20;
 
@@ -65,9 +70,9 @@ pub(super) struct Keys {
     gone: VecDeque<(Nanos, SaSpec)>,
     told_at: Nanos,
     trapped_at: Nanos,
-    dumped: Nanos,
-    /// The last dump was interrupted by a change: it is taken again.
-    partial: bool,
+    comparison: Comparison,
+    /// The kernel's SAs were not used, because the state directory could not be written: when that is tried again.
+    unwritten: Option<Nanos>,
     counters: Counters,
 }
 
@@ -80,6 +85,8 @@ struct Counters {
     resyncs: u64,
     /// Dumps that a change interrupted, so that nothing was concluded from what they lacked.
     interrupted: u64,
+    /// Dumps that failed.
+    failed: u64,
     /// SAs and policies that a dump found gone without a message.
     vanished: u64,
     malformed: u64,
@@ -114,8 +121,8 @@ pub(super) fn begin(config: &Config, kernel: &Kernel, now: Nanos) -> Result<Opti
         gone: VecDeque::new(),
         told_at: now,
         trapped_at: now,
-        dumped: now,
-        partial: false,
+        comparison: Comparison::new(now),
+        unwritten: None,
         counters: Counters::default(),
     };
     keys.look_around(config, kernel);
@@ -137,56 +144,65 @@ impl Keys {
     }
 
     fn dump(&mut self, now: Nanos) -> io::Result<()> {
-        self.dumped = now;
         let keying = &mut self.keying;
         keying.begin_resync();
         let dumped = dump(|news| _ = keying.observe(news))?;
         self.counters.malformed += dumped.malformed;
-        self.partial = dumped.interrupted;
         if dumped.interrupted {
             self.counters.interrupted += 1;
         } else {
             self.counters.vanished += keying.end_resync() as u64;
         }
+        if self.comparison.dumped(now, dumped.interrupted) {
+            tracing::info!("netlink: SAs and policies can be dumped again");
+        }
         Ok(())
     }
 
-    /// What was heard since the last call; true where something may be another.
-    fn observe(&mut self, now: Nanos) -> bool {
+    /// What was heard since the last call: whether something may be another, and whether everything was read.
+    fn hear(&mut self) -> (bool, bool) {
         let keying = &mut self.keying;
         let mut changed = false;
         let heard = self.monitor.observe(|news| changed |= keying.observe(news));
-        let (lost, more) = match heard {
+        match heard {
             Ok(heard) => {
                 self.counters.malformed += heard.malformed;
-                (heard.lost, heard.more)
+                if heard.lost {
+                    self.counters.overruns += 1;
+                    self.comparison.messages_lost();
+                    tracing::warn!(
+                        "the kernel's messages about SAs were not read in time; everything is dumped again"
+                    );
+                }
+                (changed, !heard.more)
             }
             Err(error) => {
+                self.counters.overruns += 1;
+                self.comparison.messages_lost();
                 tracing::warn!("netlink: {error}; SAs and policies are dumped again");
-                (true, false)
-            }
-        };
-        if lost {
-            self.counters.overruns += 1;
-            tracing::warn!(
-                "the kernel's messages about SAs were not read in time; everything is dumped again"
-            );
-        }
-        if lost
-            || self.partial
-            // What still waits may be older than what the device did; it is read first.
-            || (self.keying.asks_for_dump() && !more)
-            || now.saturating_sub(self.dumped) >= COMPARE_EVERY
-        {
-            self.counters.resyncs += 1;
-            match self.dump(now) {
-                Ok(()) => changed = true,
-                Err(error) => {
-                    tracing::warn!("netlink: {error}; SAs and policies stay as they were heard last")
-                }
+                (changed, true)
             }
         }
-        changed
+    }
+
+    /// What was heard since the last call, and compared where that is due; true where something may be another.
+    pub(super) fn observe(&mut self, now: Nanos) -> bool {
+        let (changed, all_read) = self.hear();
+        // What still waits may be older than what the device did; it is read first.
+        if !self.comparison.is_due(now, all_read, self.keying.asks_for_dump()) {
+            return changed;
+        }
+        self.counters.resyncs += 1;
+        if let Err(error) = self.dump(now) {
+            self.counters.failed += 1;
+            if self.comparison.failed(now, &error) {
+                tracing::warn!("netlink: {error}; SAs and policies stay as they were heard last, {FAILS}");
+            }
+            return changed;
+        }
+        // What changed while it was dumped: half of it may be in the dump.
+        self.hear();
+        true
     }
 
     fn wanted(&self) -> Wanted {
@@ -329,6 +345,9 @@ impl Keys {
     }
 }
 
+/// What becomes of SAs that cannot be written.
+const UNWRITTEN: &str = "the kernel's new SAs are not used until the state directory can be written";
+
 /// `EEXIST` of errno(3).
 const EEXIST: i32 = 17;
 /// `ESRCH` of errno(3): there is no such SA.
@@ -367,7 +386,8 @@ impl Daemon {
     /// News of the kernel's SAs and policies, and what is due about them.
     pub(super) fn on_key_news(&mut self, now: Nanos) {
         let Some(mut keys) = self.keys.take() else { return };
-        if keys.observe(now) {
+        let again = keys.unwritten.is_some_and(|at| now >= at) && self.can_write_state();
+        if keys.observe(now) || again {
             self.take_keys(now, &mut keys);
         }
         self.spring_traps(now, &mut keys);
@@ -409,12 +429,14 @@ impl Daemon {
                 }
             }
             if !found {
+                keys.unwritten = None;
                 errors.iter().for_each(|error| {
                     tracing::error!("the kernel's keys do not fit the configuration: {error}; kept what was");
                 });
                 return;
             }
         }
+        keys.unwritten = None;
         tracing::error!(
             "more than {REFUSED_MAX} of the kernel's SAs and policies are refused; kept what was"
         );
@@ -423,10 +445,15 @@ impl Daemon {
     fn keys_taken(&mut self, now: Nanos, keys: &mut Keys, before: Desired, left: Vec<Left>) {
         self.freeze_left(keys, &before);
         if let Err(error) = self.write_state(Some(keys)) {
-            tracing::error!("{error}; the kernel's new SAs are not used");
+            if keys.unwritten.replace(now.saturating_add(AGAIN)).is_none() {
+                tracing::error!("{error}; {UNWRITTEN}");
+            }
             let back = self.control.go_back(now, before);
             debug_assert!(back.is_ok(), "{back:?}");
             return;
+        }
+        if keys.unwritten.take().is_some() {
+            tracing::info!("the kernel's new SAs are used: the state directory was written");
         }
         self.publish();
         let there: HashSet<&String> = self.control.desired().ipsec.sas.iter().map(|sa| &sa.name).collect();
@@ -480,7 +507,7 @@ impl Daemon {
         let keys = self.keys.as_ref()?;
         let trap = (!keys.traps.is_empty()).then_some(keys.trapped_at.saturating_add(TRAP_EVERY));
         let tell = (!keys.keying.is_empty()).then_some(keys.told_at.saturating_add(TELL_EVERY));
-        trap.into_iter().chain(tell).min()
+        trap.into_iter().chain(tell).chain([keys.comparison.due_at()]).min()
     }
 
     /// Links or addresses are others.
@@ -531,6 +558,11 @@ impl Daemon {
         if let Some(more) = keys.left.len().checked_sub(LEFT_SHOWN).filter(|&more| more > 0) {
             notices.push(format!("left to the kernel: {more} SAs and policies more"));
         }
+        notices.extend(keys.unwritten.is_some().then(|| UNWRITTEN.to_owned()));
+        let failing = keys.comparison.failing();
+        notices.extend(
+            failing.map(|why| format!("the kernel's SAs and policies are as heard last, {FAILS}: {why}")),
+        );
         let counters = keys.counters;
         if counters.overruns > 0 {
             notices.push(format!(
@@ -552,6 +584,7 @@ impl Daemon {
             ("overrun", c.overruns),
             ("resync", c.resyncs),
             ("interrupted", c.interrupted),
+            ("failed", c.failed),
             ("vanished", c.vanished),
             ("malformed", c.malformed),
         ];

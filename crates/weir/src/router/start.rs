@@ -280,7 +280,10 @@ impl Daemon {
         self.steer_esp();
         self.reconcile(clock::now());
         if let Some(mut keys) = self.keys.take() {
-            self.take_keys(clock::now(), &mut keys);
+            let now = clock::now();
+            // What changed since the dump, while devices were opened.
+            keys.observe(now);
+            self.take_keys(now, &mut keys);
             self.keys = Some(keys);
         }
         for (device, open) in &self.open {

@@ -92,7 +92,7 @@ pub(crate) fn pair_of(testbed: &Testbed, left: &Setup<'_>, right: &Setup<'_>) ->
 pub(crate) fn sas(weir: &Weir) -> usize {
     let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
     let all = json.as_array().expect("a list");
-    all.iter().filter(|sa| sa["draining_seconds"].is_null()).count()
+    all.iter().filter(|sa| sa["state"] != "draining").count()
 }
 
 /// Names of the SAs weir sends by.

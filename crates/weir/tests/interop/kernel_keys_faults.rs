@@ -1,13 +1,16 @@
-//! The kernel drops messages about SAs because nobody reads them: a gateway that is stopped (SIGSTOP) meanwhile, in the
-//! second kernel, which has ESP. The key daemon is `ip xfrm`.
+//! What goes wrong while the kernel's SAs are followed, in the second kernel, which has ESP: messages that nobody reads in time
+//! (a gateway that is stopped by SIGSTOP meanwhile), dumps that fail, a disk that does, and changes at the wrong moment. The
+//! key daemon is `ip xfrm`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use rustix::net::sockopt;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use weir_core::wire::xfrm::{self, ESP, SaKey};
-use weir_io::netlink::xfrm::KeyRequests;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, pidfd_open, prlimit};
+use weir_core::wire::xfrm::{self, ESP, News, SaKey};
+use weir_io::netlink::xfrm::{KeyRequests, dump};
 use weir_io::netns;
 
 use crate::daemon::Running;
@@ -34,6 +37,12 @@ fn add(testbed: &Testbed, spi: u32, [from, to]: [&str; 2]) {
     batch(Some(&testbed.right), &[line("")]);
 }
 
+/// Deletes the left gateway's SA to the right one.
+fn remove(testbed: &Testbed, spi: u32) {
+    let line = format!("xfrm state delete src {LEFT} dst {RIGHT} proto esp spi {spi:#x}");
+    batch(Some(&testbed.left), &[line]);
+}
+
 fn policies(ns: &str, id: &str, [near, far]: [&str; 2], [from, to]: [&str; 2]) {
     let line = |direction: &str, nets: [&str; 2], ends: [&str; 2]| {
         let ([a, b], [c, d]) = (nets, ends);
@@ -43,6 +52,11 @@ fn policies(ns: &str, id: &str, [near, far]: [&str; 2], [from, to]: [&str; 2]) {
     };
     let inward = |direction| line(direction, [far, near], [to, from]);
     batch(Some(ns), &[line("out", [near, far], [from, to]), inward("in"), inward("fwd")]);
+}
+
+fn pid(weir: &Running) -> Pid {
+    let id = i32::try_from(weir.child.id()).expect("a process");
+    Pid::from_raw(id).expect("a process")
 }
 
 /// Gives weir's socket for messages about SAs the least buffer there is, for 32 MiB of them take the second kernel minutes.
@@ -63,8 +77,7 @@ fn shrink(weir: &Weir) {
             continue;
         }
         let number = entry.file_name().into_string().expect("a number").parse().expect("a number");
-        let pid = Pid::from_raw(i32::try_from(id).expect("a process")).expect("a process");
-        let process = pidfd_open(pid, PidfdFlags::empty()).expect("weir runs");
+        let process = pidfd_open(pid(weir), PidfdFlags::empty()).expect("weir runs");
         let socket = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).expect("we are root");
         sockopt::set_socket_recv_buffer_size(&socket, 0).expect("a socket");
         shrunk += 1;
@@ -94,7 +107,7 @@ fn kernels(testbed: &Testbed) -> BTreeSet<u32> {
 /// The SPIs weir has, without those that drain.
 pub(crate) fn spis(weir: &Weir) -> BTreeSet<u32> {
     let json: serde_json::Value = serde_json::from_str(&weir.told(&["show", "sa", "--json"])).expect("JSON");
-    let there = json.as_array().expect("a list").iter().filter(|sa| sa["draining_seconds"].is_null());
+    let there = json.as_array().expect("a list").iter().filter(|sa| sa["state"] != "draining");
     there.map(|sa| spi_of(sa["spi"].as_str().expect("an SPI"))).collect()
 }
 
@@ -103,14 +116,7 @@ fn an_overrun_of_messages_about_sas_ends_in_the_kernels_sas_and_stops_nothing() 
     there(
         "kernel_keys_faults::an_overrun_of_messages_about_sas_ends_in_the_kernels_sas_and_stops_nothing",
         || {
-            let testbed = Testbed::new();
-            testbed.kernel_is_left();
-            testbed.kernel_does_not_forward_left();
-            let nets = ["10.1.0.0/24", "10.2.0.0/24"];
-            policies(&testbed.left, "if_id 7", nets, [LEFT, RIGHT]);
-            policies(&testbed.right, "", [nets[1], nets[0]], [RIGHT, LEFT]);
-            add(&testbed, 0x1001, [LEFT, RIGHT]);
-            add(&testbed, 0x2001, [RIGHT, LEFT]);
+            let testbed = gateways();
             let weir = Weir::start(&testbed, &config());
             until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
             let (a, b) = hosts(&testbed);
@@ -125,10 +131,7 @@ fn an_overrun_of_messages_about_sas_ends_in_the_kernels_sas_and_stops_nothing() 
             // Messages of these are lost: a rekey of which the new SAs and the end of an old one are not told.
             add(&testbed, 0x2002, [RIGHT, LEFT]);
             add(&testbed, 0x1002, [LEFT, RIGHT]);
-            batch(
-                Some(&testbed.left),
-                &[format!("xfrm state delete src {LEFT} dst {RIGHT} proto esp spi 0x1001")],
-            );
+            remove(&testbed, 0x1001);
             run(&format!("kill -CONT {}", weir.child.id()));
 
             // What passed before passes on, by the SA weir knows and then by that it learns of.
@@ -145,6 +148,174 @@ fn an_overrun_of_messages_about_sas_ends_in_the_kernels_sas_and_stops_nothing() 
             weir.assert_conserved();
         },
     );
+}
+
+/// Two gateways whose policies protect all between two networks, with an SA each way.
+fn gateways() -> Testbed {
+    let testbed = Testbed::new();
+    testbed.kernel_is_left();
+    testbed.kernel_does_not_forward_left();
+    let nets = ["10.1.0.0/24", "10.2.0.0/24"];
+    policies(&testbed.left, "if_id 7", nets, [LEFT, RIGHT]);
+    policies(&testbed.right, "", [nets[1], nets[0]], [RIGHT, LEFT]);
+    add(&testbed, 0x1001, [LEFT, RIGHT]);
+    add(&testbed, 0x2001, [RIGHT, LEFT]);
+    testbed
+}
+
+/// How often weir has said something.
+fn said(weir: &Running, what: &str) -> usize {
+    weir.log().matches(what).count()
+}
+
+#[test]
+fn a_dump_of_sas_that_fails_is_taken_again_within_seconds_and_said_once() {
+    there("kernel_keys_faults::a_dump_of_sas_that_fails_is_taken_again_within_seconds_and_said_once", || {
+        let testbed = gateways();
+        let weir = Weir::start(&testbed, &config());
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let (a, b) = hosts(&testbed);
+        all(a, b, 200, 300_000);
+
+        shrink(&weir);
+        run(&format!("kill -STOP {}", weir.child.id()));
+        storm(&testbed, 0x1001);
+        // Messages of these are lost.
+        add(&testbed, 0x2002, [RIGHT, LEFT]);
+        add(&testbed, 0x1002, [LEFT, RIGHT]);
+        // Who opens nothing dumps nothing.
+        let limit = |current| {
+            let new = Rlimit { current, ..rustix::process::getrlimit(Resource::Nofile) };
+            prlimit(Some(pid(&weir)), Resource::Nofile, new).expect("we are root").current
+        };
+        remove(&testbed, 0x1001);
+        let before = limit(Some(0));
+        run(&format!("kill -CONT {}", weir.child.id()));
+        let stays = "SAs and policies stay as they were heard last";
+        until("the dump fails", || (said(&weir, stays) > 0).then_some(()));
+        assert_eq!(numbered(a, b, 200), Seen { whole: 200, ..Seen::default() }, "by the SA that is known");
+        // It fails again a second and three seconds later.
+        thread::sleep(Duration::from_secs(4));
+        limit(before);
+        until("the SAs are the kernel's", || (spis(&weir) == kernels(&testbed)).then_some(()));
+        let failed = weir.metric("weir_key_mirror_events_total", "event=\"failed\"");
+        assert!((2..=4).contains(&failed), "{failed} dumps failed");
+        assert_eq!(said(&weir, stays), 1, "{}", weir.log());
+        assert_eq!(said(&weir, "SAs and policies can be dumped again"), 1, "{}", weir.log());
+        assert!(!weir.told(&["show", "status"]).contains("are as heard last"));
+        all(a, b, 200, 300_000);
+        weir.assert_conserved();
+    });
+}
+
+#[test]
+fn sas_that_cannot_be_written_are_used_as_soon_as_they_can() {
+    there("kernel_keys_faults::sas_that_cannot_be_written_are_used_as_soon_as_they_can", || {
+        let testbed = gateways();
+        let weir = Weir::start_with(&testbed, &config(), "state-of-faults");
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let (a, b) = hosts(&testbed);
+        all(a, b, 200, 300_000);
+
+        let [state, away] = ["state-of-faults", "state-away"].map(|name| testbed.folder.join(name));
+        std::fs::rename(&state, &away).expect("our folder");
+        add(&testbed, 0x2002, [RIGHT, LEFT]);
+        add(&testbed, 0x1002, [LEFT, RIGHT]);
+        let unused = "the kernel's new SAs are not used until the state directory can be written";
+        until("it is said", || (said(&weir, unused) > 0).then_some(()));
+        assert!(weir.told(&["show", "status"]).contains(unused));
+        assert_eq!(numbered(a, b, 200), Seen { whole: 200, ..Seen::default() }, "by the SA that is known");
+        thread::sleep(Duration::from_secs(4));
+        assert_eq!(spis(&weir), BTreeSet::from([0x1001, 0x2001]), "{}", weir.log());
+        remove(&testbed, 0x1001);
+        std::fs::rename(&away, &state).expect("our folder");
+        until("the SAs are the kernel's", || (spis(&weir) == kernels(&testbed)).then_some(()));
+        assert_eq!(said(&weir, unused), 1, "{}", weir.log());
+        assert!(!weir.told(&["show", "status"]).contains(unused));
+        all(a, b, 200, 300_000);
+        weir.assert_conserved();
+    });
+}
+
+/// Has the left gateway's policy name an SA, as who answers a rekey does it.
+fn name_in_policy(testbed: &Testbed, spi: u32) {
+    let line = format!(
+        "xfrm policy update src 10.1.0.0/24 dst 10.2.0.0/24 dir out if_id 7 tmpl src {LEFT} dst {RIGHT} proto esp spi {spi:#x} \
+         reqid 1 mode tunnel"
+    );
+    batch(Some(&testbed.left), &[line]);
+}
+
+#[test]
+fn a_policy_of_a_dump_has_the_sa_it_names_whatever_is_rekeyed_meanwhile() {
+    let name = "kernel_keys_faults::a_policy_of_a_dump_has_the_sa_it_names_whatever_is_rekeyed_meanwhile";
+    there(name, || {
+        let testbed = gateways();
+        name_in_policy(&testbed, 0x1001);
+        let (mut there, mut named, mut rekeyed) = (BTreeSet::new(), BTreeSet::new(), false);
+        let dumped = netns::inside(&testbed.left, || {
+            dump(|news| {
+                match news {
+                    News::Sa(sa) => _ = there.insert(sa.key.spi),
+                    News::Policy(policy) => {
+                        named.extend(policy.templates.iter().map(|t| t.spi).filter(|&spi| spi != 0));
+                    }
+                    _ => {}
+                }
+                // What was dumped first has been read, and the rest has not.
+                if !std::mem::replace(&mut rekeyed, true) {
+                    add(&testbed, 0x1002, [LEFT, RIGHT]);
+                    name_in_policy(&testbed, 0x1002);
+                }
+            })
+        });
+        dumped.expect("the namespace is there").expect("the kernel has SAs");
+        assert!(rekeyed && !named.is_empty());
+        assert!(named.is_subset(&there), "policies name {named:x?}, there are {there:x?}");
+    });
+}
+
+/// Starts weir on the left gateway, and stops it (SIGSTOP) when it has read what SAs there are; none where it had used them
+/// before it stopped.
+fn stopped_at_the_start(testbed: &Testbed, state: &str) -> Option<Running> {
+    let (path, socket) = (testbed.file("gateway.toml", &config()), testbed.folder.join("control.sock"));
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &testbed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
+    command.arg("run").arg(&path).env("STATE_DIRECTORY", testbed.folder.join(state));
+    let weir = Running::start(&mut command, socket);
+    while said(&weir, "control socket") == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    run(&format!("kill -STOP {}", weir.child.id()));
+    // What it has written before is read by then.
+    thread::sleep(Duration::from_millis(200));
+    (said(&weir, "the kernel's keys: ") == 0).then_some(weir)
+}
+
+/// Every try may have stopped weir a moment too late, but not all of them.
+#[test]
+fn an_sa_that_goes_while_weir_starts_is_never_used() {
+    there("kernel_keys_faults::an_sa_that_goes_while_weir_starts_is_never_used", || {
+        let testbed = gateways();
+        let mut told = String::new();
+        for n in 0..10 {
+            let Some(weir) = stopped_at_the_start(&testbed, &format!("state-{n}")) else { continue };
+            add(&testbed, 0x1002, [LEFT, RIGHT]);
+            remove(&testbed, 0x1001);
+            run(&format!("kill -CONT {}", weir.child.id()));
+            until("it is ready", || (said(&weir, "is ready") > 0).then_some(()));
+            assert!(said(&weir, "kernel:out:00001002") > 0, "{}", weir.log());
+            if said(&weir, "kernel:out:00001001") == 0 {
+                return;
+            }
+            told += &weir.log();
+            drop(weir);
+            batch(Some(&testbed.left), &[format!("xfrm state deleteall src {LEFT}")]);
+            batch(Some(&testbed.right), &[format!("xfrm state deleteall src {LEFT}")]);
+            add(&testbed, 0x1001, [LEFT, RIGHT]);
+        }
+        panic!("it was used each time:\n{told}");
+    });
 }
 
 /// The second kernel finds no modules until this is dropped.

@@ -378,6 +378,39 @@ fn what_leads_elsewhere_is_left_to_the_kernel() {
     router.assert_conserved();
 }
 
+/// Rules of one priority that differ in what weir does not read are two, whichever goes first.
+#[test]
+fn of_two_rules_by_mark_one_holds_when_the_other_goes() {
+    let Some(testbed) = Testbed::new("of_two_rules_by_mark_one_holds_when_the_other_goes") else { return };
+    forwarding(&testbed, true);
+    in_router(&testbed, "route add default via 10.2.0.2 table 100");
+    let router = testbed.start(&mirrored(&testbed));
+    let [four, _] = ways();
+    let forwarded = || router.metric("weir_frames_forwarded_total", "");
+    let kept = || router.metric("weir_steered_total", "kept");
+    let goes = |count: &dyn Fn() -> i64, what: &str| {
+        let before = count();
+        ping(&testbed, four.client, four.server);
+        until(what, || (count() > before).then_some(()));
+    };
+    goes(&forwarded, "without rules it is forwarded here");
+    for mark in [1, 2] {
+        in_router(&testbed, &format!("rule add fwmark {mark} lookup 100 priority 500"));
+    }
+    router.wait_for("IPv4 policy rule 500: from all and more lookup 100: every packet of this family");
+    in_router(&testbed, "rule del fwmark 1 priority 500");
+    // What comes behind it on the same socket is heard after it.
+    in_router(&testbed, "route add 10.9.0.0/16 via 10.2.0.2");
+    until("the route behind it is known", || {
+        router.told(&["show", "routes"]).contains("10.9.0.0/16").then_some(())
+    });
+    goes(&kept, "the other rule is there");
+    in_router(&testbed, "rule del fwmark 2 priority 500");
+    router.wait_for("no longer: IPv4 policy rule 500");
+    goes(&forwarded, "without rules it is forwarded here again");
+    router.assert_conserved();
+}
+
 /// A policy rule for a destination: that is the kernel's while the rule is there, everything else stays here.
 #[test]
 fn a_rule_for_a_destination_leaves_only_that_to_the_kernel() {
