@@ -50,9 +50,9 @@ pub(super) enum Mover {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owed {
     No,
-    /// Since this breath.
+    /// It was published in this breath.
     Now,
-    /// Since the breath before.
+    /// It was published in the breath before.
     Before,
 }
 

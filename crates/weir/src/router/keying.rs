@@ -160,7 +160,7 @@ impl Keys {
     }
 
     /// What was heard since the last call: whether something may be another, and whether everything was read.
-    fn hear(&mut self) -> (bool, bool) {
+    fn read_messages(&mut self) -> (bool, bool) {
         let keying = &mut self.keying;
         let mut changed = false;
         let heard = self.monitor.observe(|news| changed |= keying.observe(news));
@@ -187,7 +187,7 @@ impl Keys {
 
     /// What was heard since the last call, and compared where that is due; true where something may be another.
     pub(super) fn observe(&mut self, now: Nanos) -> bool {
-        let (changed, all_read) = self.hear();
+        let (changed, all_read) = self.read_messages();
         // What still waits may be older than what the device did; it is read first.
         if !self.comparison.is_due(now, all_read, self.keying.asks_for_dump()) {
             return changed;
@@ -201,7 +201,7 @@ impl Keys {
             return changed;
         }
         // What changed while it was dumped: half of it may be in the dump.
-        self.hear();
+        self.read_messages();
         true
     }
 

@@ -185,10 +185,7 @@ impl Loop {
                 if self.patience == IDLE_BREATHS && now.saturating_sub(self.reported) >= MILLISECOND {
                     self.publish_report(now, tables.generation);
                 }
-                let waits = self.pool.free() == 0 || self.devices.iter().any(|device| device.unsent());
-                self.owed.extend(self.devices.iter_mut().filter_map(|device| device.take_owed_wake_up()));
-                self.sleep.after_waking(&self.owed, if waits { SLEEP_SHORT } else { SLEEP_LONGEST });
-                self.owed.clear();
+                self.fall_asleep();
             } else if idle == 1 {
                 self.wake_drivers();
             }
@@ -196,6 +193,14 @@ impl Loop {
         self.router.shutdown(&mut self.pool);
         self.copy_counters(self.report.generation);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
+    }
+
+    /// Sleeps until a device has frames or somebody has news, and wakes drivers that were told nothing yet before.
+    fn fall_asleep(&mut self) {
+        let waits = self.pool.free() == 0 || self.devices.iter().any(|device| device.unsent());
+        self.owed.extend(self.devices.iter_mut().filter_map(|device| device.take_owed_wake_up()));
+        self.sleep.after_waking(&self.owed, if waits { SLEEP_SHORT } else { SLEEP_LONGEST });
+        self.owed.clear();
     }
 
     /// Wakes the drivers that a sleep would have woken.
