@@ -104,10 +104,11 @@ reasons! {
     LeftToKernel       "left_to_kernel"      "Routes of one of its directions are left to the kernel, for a reason that `weir show status` says.";
     NoRoute            "no_route"            "One of its directions has no route between ports here.";
     SeveralHops        "several_hops"        "Its source is translated, and which of several next hops the kernel takes is not known.";
+    Reset              "reset"               "A RST may have shortened its entry's time; it is the kernel's until a packet has given that back.";
     Moved              "moved"               "It leads to another device than the one its translated source belongs to; the kernel may end it.";
     NoNeighbor         "no_neighbor"         "The next hop of one of its directions is not resolved.";
     Port               "port"                "One of its ports takes no frames from XDP.";
-    TableFull          "table_full"          "The table of flows that are taken is full.";
+    TableFull          "table_full"          "One of the tables of flows that are taken is full.";
     Refused            "refused"             "The kernel refused what taking the flow needs.";
     Waiting            "waiting"             "It is being taken.";
 }

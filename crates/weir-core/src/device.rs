@@ -1,5 +1,7 @@
 //! What a port does: hand in frames, take frames out, and say what it lost.
 
+use std::os::fd::RawFd;
+
 use crate::packet::{Batch, Buffer, Frame, Pool};
 use crate::time::Nanos;
 
@@ -30,6 +32,12 @@ pub trait Device<B: Buffer> {
     /// Frames it accepted are not on their way yet: receiving again looks after them, and should not wait long.
     fn unsent(&self) -> bool {
         false
+    }
+
+    /// The descriptor whose driver is to be woken for what was sent in this breath, by the caller and at once: it may do so in
+    /// the system call it sleeps by. Who does not ask has it done two breaths later.
+    fn take_owed_wake_up(&mut self) -> Option<RawFd> {
+        None
     }
 
     /// Looks after what has to move by itself, some dozens of times a second and never a packet at a time:

@@ -188,7 +188,7 @@ impl Keying {
                 self.policies.remove(&(policy.direction, policy.index)).is_some()
             }
             News::PoliciesFlushed => !std::mem::take(&mut self.policies).is_empty(),
-            News::SaExpired { .. } | News::SasFlushed(_) | News::Other => false,
+            News::SaExpired { .. } | News::SasFlushed(_) | News::Defaults(_) | News::Other => false,
         }
     }
 

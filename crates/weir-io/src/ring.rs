@@ -301,13 +301,18 @@ impl<T: Entry> Consumer<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const SIZE: u32 = 8;
 
+    /// Whoever takes from the ring sleeps until it is woken.
+    pub(crate) fn sleeps(consumer: &Consumer<Desc>) {
+        consumer.shared.flags().store(libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
+    }
+
     /// Two views of one anonymous mapping, laid out as the kernel lays out a ring.
-    fn pair() -> (Producer<Desc>, Consumer<Desc>) {
+    pub(crate) fn pair() -> (Producer<Desc>, Consumer<Desc>) {
         let offsets = libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
         let map = |old: *mut libc::c_void| {
             // SAFETY: a new shared mapping, or (old size 0 of a shared mapping) a second view of one.

@@ -35,6 +35,7 @@ use weir_core::route::Prefix;
 use weir_core::tables::Owner;
 use weir_xdp::layout::{
     FLOWS_MAX, Kept, STEER_CAUSES, STEER_KERNEL, STEER_KERNEL_BUT_ESP, STEER_WEIR, TRACKED_MAX,
+    TRACKED_WAYS_MAX,
 };
 use weir_xdp::{
     Counters, LoadError, Loaded, Memory, Run, STEER, STEER_FLOW, STEER_TRACKED, Settings, Sockets, Table,
@@ -83,8 +84,8 @@ const SHARED: [(&str, u32); 12] = [
     ("weir_flows4", FLOWS_MAX),
     ("weir_flows6", FLOWS_MAX),
     ("weir_flow_count", 1),
-    ("weir_tracked4", 2 * TRACKED_MAX),
-    ("weir_tracked6", 2 * TRACKED_MAX),
+    ("weir_tracked4", TRACKED_WAYS_MAX),
+    ("weir_tracked6", TRACKED_WAYS_MAX),
     ("weir_tracked", TRACKED_MAX),
 ];
 

@@ -48,6 +48,15 @@ impl AsRawFd for Waker {
     }
 }
 
+/// Sends an empty message by a socket: one of AF_XDP has its driver look at the transmit ring.
+#[inline]
+pub fn wake_driver(socket: RawFd) -> io::Result<()> {
+    // SAFETY: an empty message: no pointer is followed.
+    let result =
+        unsafe { libc::sendto(socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// When a descriptor ends a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
@@ -132,8 +141,17 @@ impl Sleep {
 
     /// Sleeps until a device has frames, somebody wakes us, or this time has passed.
     pub fn until_woken(&mut self, at_most: Duration) {
+        self.after_waking(&[], at_most);
+    }
+
+    /// Wakes the drivers of these sockets, as [`wake_driver`] does, and sleeps: by a ring that is one system call.
+    pub fn after_waking(&mut self, sockets: &[RawFd], at_most: Duration) {
         let quiet = match &mut self.way {
             Way::Epoll(set) => {
+                for socket in sockets {
+                    // A refusal is the interface's state, which devices tell.
+                    let _ = wake_driver(*socket);
+                }
                 let mut ready = [libc::epoll_event { events: 0, u64: 0 }; READY];
                 let count = set.wait(&mut ready, Some(at_most)).unwrap_or(0);
                 for event in &ready[..count] {
@@ -156,7 +174,7 @@ impl Sleep {
             Way::Ring(ring) => {
                 let mut quiet = true;
                 let waker = &self.waker;
-                let ended = ring.wait(at_most, |mark| {
+                let ended = ring.wait(sockets, at_most, |mark| {
                     quiet = false;
                     if mark == WAKER {
                         waker.clear();
@@ -195,6 +213,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::unix::net::UnixDatagram;
     use std::time::Instant;
 
     use super::*;
@@ -221,7 +240,7 @@ mod tests {
             }
             Way::Ring(ring) => {
                 let mut count = 0;
-                ring.wait(Duration::ZERO, |_| count += 1).expect("a ring");
+                ring.wait(&[], Duration::ZERO, |_| count += 1).expect("a ring");
                 count
             }
         }
@@ -304,6 +323,39 @@ mod tests {
             writer.write_all(b"2").expect("room");
             reader.read_exact(&mut [0; 1]).expect("readable");
             ends_early(&mut sleep);
+        }
+    }
+
+    #[test]
+    fn drivers_are_woken_before_a_sleep_begins() {
+        for what in EVERY {
+            let waker = Waker::new().expect("an eventfd");
+            let mut sleep = sleep(&waker, what);
+            let [(one, first), (other, second)] = [(); 2].map(|()| UnixDatagram::pair().expect("sockets"));
+            sleep.watch([second.as_raw_fd()]);
+            let start = Instant::now();
+            sleep.after_waking(&[one.as_raw_fd(), other.as_raw_fd()], LONG);
+            assert!(start.elapsed() < LONG, "the second's message ends the sleep");
+            for socket in [first, second] {
+                socket.set_nonblocking(true).expect("a socket");
+                assert_eq!(socket.recv(&mut [0; 1]).expect("woken"), 0);
+                socket.recv(&mut [0; 1]).expect_err("once");
+            }
+        }
+    }
+
+    #[test]
+    fn a_driver_that_cannot_be_woken_costs_no_later_sleep() {
+        for what in EVERY {
+            let waker = Waker::new().expect("an eventfd");
+            let mut sleep = sleep(&waker, what);
+            let (one, other) = UnixDatagram::pair().expect("sockets");
+            drop(other);
+            sleep.after_waking(&[one.as_raw_fd()], SHORT);
+            assert_eq!(ready(&mut sleep), 0);
+            let start = Instant::now();
+            sleep.until_woken(10 * SHORT);
+            assert!(start.elapsed() >= 9 * SHORT, "{:?} for {what:?}", start.elapsed());
         }
     }
 

@@ -286,6 +286,7 @@ int weir_steer_tracked(struct xdp_md *ctx)
 
 	if (tracked(ctx, &action))
 		return action;
+	left_to_kernel(ctx);
 	__u32 cause = classify(ctx, false, &action);
 
 	if (cause <= STEER_RESOLVE)

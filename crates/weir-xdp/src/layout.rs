@@ -215,7 +215,9 @@ shared! {
             original_bytes: u64,
             reply_packets: u64,
             reply_bytes: u64,
-            pad: [u8; 24],
+            /// Segments that were left to the kernel and that it may take for a RST of the flow.
+            resets: u64,
+            pad: [u8; 16],
         }
         /// What one device received and sent without the router, on one CPU.
         struct FlowCounters = "flow_counters" {
@@ -340,6 +342,8 @@ constants! {
         FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.
         TRACKED_MAX = 1 << 17;
+        /// Places of one family where their packets come in: two of each flow, more where answers come in by several next hops.
+        TRACKED_WAYS_MAX = 1 << 19;
         FRONT_LEN = 14;
     }
     "weir/tally.h" {

@@ -633,7 +633,8 @@ mod tests {
             rule
         };
         let [one, two] = [1u32, 2].map(u32::to_ne_bytes);
-        let cases: [(u8, &[(u16, &[u8])]); 6] = [
+        type Attributes<'a> = &'a [(u16, &'a [u8])];
+        let cases: [(u8, Attributes<'_>); 6] = [
             (0, &[]),
             (8, &[]),
             (0, &[(10, &one)]),

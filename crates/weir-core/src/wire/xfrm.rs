@@ -6,6 +6,7 @@
 //! EXPIRE                usersa_info:224 │ hard:1, padded to 232
 //! NEWPOLICY, UPDPOLICY  userpolicy_info:168 │ templates:64 each, if_id, …
 //! DELPOLICY             userpolicy_id:64 │ POLICY (userpolicy_info), …
+//! GETDEFAULT            userpolicy_default: in:1 fwd:1 out:1
 //! ```
 //!
 //! Promises: [`parse`] reads no byte past a message and tells what is not understood from what is malformed; keys are
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 
 use zeroize::Zeroizing;
 
-pub use request::{acquire, block, counted, dump, expire, numbered, unblock};
+pub use request::{acquire, block, counted, dump, expire, numbered, query_defaults, unblock};
 
 use super::netlink::{Malformed, Message, attributes, u16_at, u32_at};
 use super::rtnetlink::{AF_INET, AF_INET6};
@@ -40,6 +41,7 @@ pub const POLICY_EXPIRE: u16 = 0x1b;
 pub const FLUSH_SA: u16 = 0x1c;
 pub const FLUSH_POLICY: u16 = 0x1d;
 pub const NEW_AE: u16 = 0x1e;
+pub const GET_DEFAULT: u16 = 0x28;
 
 /// `IPPROTO_ESP`.
 pub const ESP: u8 = 50;
@@ -73,6 +75,7 @@ pub enum News {
     PolicyGone(Box<Policy>),
     /// Every policy is gone.
     PoliciesFlushed,
+    Defaults(Defaults),
     /// A message of another type or family.
     Other,
 }
@@ -247,6 +250,25 @@ pub struct Policy {
     pub more: bool,
 }
 
+/// What becomes of packets that no policy is about (since Linux 5.15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    pub blocks_in: bool,
+    pub blocks_forward: bool,
+    pub blocks_out: bool,
+}
+
+impl Defaults {
+    /// `XFRM_USERPOLICY_BLOCK`.
+    const BLOCK: u8 = 1;
+
+    fn read(payload: &[u8]) -> Result<Defaults, Malformed> {
+        let bytes: &[u8; 3] = payload.first_chunk().ok_or(Malformed)?;
+        let [blocks_in, blocks_forward, blocks_out] = bytes.map(|byte| byte == Defaults::BLOCK);
+        Ok(Defaults { blocks_in, blocks_forward, blocks_out })
+    }
+}
+
 /// Reads a message.
 pub fn parse(message: &Message<'_>) -> Result<News, Malformed> {
     let payload = message.payload;
@@ -274,6 +296,7 @@ pub fn parse(message: &Message<'_>) -> Result<News, Malformed> {
             let policy = if hard { policy::policy(payload, rest, payload)? } else { None };
             policy.map_or(News::Other, |p| News::PolicyGone(Box::new(p)))
         }
+        GET_DEFAULT => News::Defaults(Defaults::read(payload)?),
         _ => News::Other,
     })
 }

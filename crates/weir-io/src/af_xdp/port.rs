@@ -1,7 +1,7 @@
 //! One queue of one interface as a [`Device`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -288,12 +288,24 @@ impl Device<Chunk> for AfXdp {
         self.tx.unsent
     }
 
+    fn take_owed_wake_up(&mut self) -> Option<RawFd> {
+        self.tx.take_owed(self.socket.as_fd()).map(|socket| socket.as_raw_fd())
+    }
+
     fn received_by_kernel(&self) -> bool {
         self.interrupts.is_none()
     }
 
     fn status(&mut self) -> DeviceStatus {
         self.interface.status()
+    }
+}
+
+impl Drop for AfXdp {
+    fn drop(&mut self) {
+        if let Some(socket) = self.tx.take_owed(self.socket.as_fd()) {
+            let _ = socket::wake_tx(socket);
+        }
     }
 }
 

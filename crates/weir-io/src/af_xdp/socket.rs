@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::Bind;
 use crate::socket_option::{self, set_xdp};
 use crate::umem::Region;
+use crate::wake::wake_driver;
 
 /// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): frames one send call copies; 32 before.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -120,10 +121,7 @@ fn kernel_version() -> (u32, u32) {
 /// Asks the kernel to look at the transmit ring.
 #[inline]
 pub(crate) fn wake_tx(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let fd = socket.as_raw_fd();
-    // SAFETY: an empty message: no pointer is followed.
-    let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    wake_driver(socket.as_raw_fd())
 }
 
 /// Asks the kernel to look at the fill ring, or, when busy polling, to receive.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! copied       sendto: the kernel takes frames from the ring and sends them itself
-//! interrupts   sendto: the kernel wakes the driver, which takes them
+//! interrupts   sendto: the kernel wakes the driver, which takes them; by the sleep that follows, where one does
 //! polled       one poll, which is the driver's whole work where it sends and receives in one poller;
 //!              where that takes nothing, sendto on a socket of its own wakes the driver
 //! ```
@@ -11,6 +11,10 @@
 //! poller and wakes nobody. A driver that sends by another poller (virtio-net always, igb with a vector for each
 //! direction) then leaves frames in the ring. A second socket on the same queue and memory without that preference
 //! wakes it. Promises: a ring that does not move for all that is seen within [`STALL_AFTER`] and counted.
+//!
+//! **Why by the sleep.** A worker that sends a batch mostly finds nothing afterwards and sleeps, which takes a system call as
+//! well. One call that waits can send before, so the wake-up is owed for one breath ([`Transmit::take_owed`]): whoever
+//! sleeps then pays it with that call. The breath after the next pays it at the latest.
 //!
 //! [`STALL_AFTER`]: super::stall::STALL_AFTER
 
@@ -42,6 +46,16 @@ pub(super) enum Mover {
     Polling,
 }
 
+/// Whether the driver is to be woken, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    No,
+    /// It was published in this breath.
+    Now,
+    /// It was published in the breath before.
+    Before,
+}
+
 #[derive(Debug)]
 pub(super) struct Transmit {
     pub ring: Producer<Desc>,
@@ -54,6 +68,8 @@ pub(super) struct Transmit {
     was_empty: bool,
     /// Breaths since the driver was woken for what waits.
     woken: Option<u8>,
+    /// The driver is yet to be woken for what was published.
+    owed: Owed,
     watch: StallWatch,
     /// Times the ring did not move though frames waited.
     pub stalled: u64,
@@ -81,6 +97,7 @@ impl Transmit {
             polls_in_vain: 0,
             was_empty: true,
             woken: None,
+            owed: Owed::No,
             watch: StallWatch::default(),
             stalled: 0,
         }
@@ -97,11 +114,32 @@ impl Transmit {
         self.ring.submit();
         self.unsent = true;
         self.woken = None;
-        self.kick(port, mover);
+        self.owed = match self.owed {
+            Owed::No if mover == Mover::Waking && self.ring.needs_wakeup() => Owed::Now,
+            _ => Owed::No,
+        };
+        if self.owed == Owed::No {
+            self.kick(port, mover);
+        }
+    }
+
+    /// The socket whose driver is to be woken for what was published: the caller does it.
+    pub fn take_owed<'a>(&'a mut self, port: BorrowedFd<'a>) -> Option<BorrowedFd<'a>> {
+        let owed = std::mem::replace(&mut self.owed, Owed::No);
+        if owed == Owed::No || self.ring.pending() == 0 || !self.ring.needs_wakeup() {
+            return None;
+        }
+        self.woken = Some(0);
+        Some(self.socket(port))
     }
 
     /// Looks after frames the kernel has not taken yet.
     pub fn kick(&mut self, port: BorrowedFd<'_>, mover: Mover) {
+        if self.owed == Owed::Now {
+            self.owed = Owed::Before;
+            return;
+        }
+        self.owed = Owed::No;
         for _ in 0..CALLS {
             let waiting = self.ring.pending();
             if waiting == 0 {
@@ -165,5 +203,90 @@ impl Transmit {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::ring::Consumer;
+    use crate::ring::tests::{pair, sleeps};
+
+    /// A sender whose driver sleeps; its socket's other end gets a message for each time the driver is woken.
+    struct Scene {
+        transmit: Transmit,
+        port: UnixDatagram,
+        driver: UnixDatagram,
+        taken: Consumer<Desc>,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let (ring, taken) = pair();
+            sleeps(&taken);
+            let (port, driver) = UnixDatagram::pair().expect("sockets");
+            driver.set_nonblocking(true).expect("a socket");
+            Scene { transmit: Transmit::new(ring, None), port, driver, taken }
+        }
+
+        fn send(&mut self, mover: Mover) {
+            assert!(self.transmit.ring.push(Desc { addr: 0, len: 64, options: 0 }));
+            self.transmit.submit(self.port.as_fd(), mover, false);
+        }
+
+        fn breathe(&mut self) {
+            self.transmit.kick(self.port.as_fd(), Mover::Waking);
+        }
+
+        fn wake_ups(&self) -> usize {
+            std::iter::from_fn(|| self.driver.recv(&mut [0; 1]).ok()).count()
+        }
+    }
+
+    #[test]
+    fn a_wake_up_is_owed_to_the_sleep_that_follows_and_taken_once() {
+        let mut scene = Scene::new();
+        scene.send(Mover::Waking);
+        scene.breathe();
+        let socket = scene.transmit.take_owed(scene.port.as_fd()).map(|fd| fd.as_raw_fd());
+        assert_eq!(socket, Some(scene.port.as_raw_fd()));
+        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none());
+        scene.breathe();
+        assert_eq!(scene.wake_ups(), 0, "whoever took it wakes the driver");
+    }
+
+    #[test]
+    fn who_does_not_sleep_has_its_driver_woken_by_the_breath_after_the_next() {
+        let mut scene = Scene::new();
+        scene.send(Mover::Waking);
+        scene.breathe();
+        assert_eq!(scene.wake_ups(), 0);
+        scene.breathe();
+        assert_eq!(scene.wake_ups(), 1);
+        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none());
+    }
+
+    #[test]
+    fn two_batches_in_a_row_are_one_wake_up_at_the_second() {
+        let mut scene = Scene::new();
+        scene.send(Mover::Waking);
+        scene.send(Mover::Waking);
+        assert_eq!(scene.wake_ups(), 1);
+    }
+
+    #[test]
+    fn nothing_is_owed_when_the_driver_has_come_or_the_kernel_copies() {
+        let mut scene = Scene::new();
+        scene.send(Mover::Waking);
+        assert_eq!(scene.taken.ready(), 1);
+        assert!(scene.taken.pop().is_some());
+        scene.taken.release();
+        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none(), "it came by itself");
+        scene.send(Mover::Copying);
+        assert!(scene.wake_ups() >= 1, "a copy is a system call's work: now");
+        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none());
     }
 }

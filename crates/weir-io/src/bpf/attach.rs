@@ -117,13 +117,19 @@ pub fn disinherit() -> usize {
 }
 
 /// The inherited link on this device. Its program has to be the one that is on the device: a link names the device by a
-/// number, which in another network namespace is another device's.
-fn inherited(ifindex: u32) -> Option<OwnedFd> {
-    let program = attached_program(ifindex).ok()??.id;
+/// number, which in another network namespace is another device's. A link whose program runs where it is not wanted now
+/// is taken off.
+fn inherited(ifindex: u32, modes: &[XdpMode]) -> Option<OwnedFd> {
+    let attached = attached_program(ifindex).ok()??;
     let mut links = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
-    let here = Some(XdpLink { program, device: ifindex });
+    let here = Some(XdpLink { program: attached.id, device: ifindex });
     let at = links.iter().position(|link| xdp_link(link.as_fd()) == here)?;
-    Some(links.swap_remove(at))
+    let link = links.swap_remove(at);
+    if !modes.contains(&attached.mode()) {
+        let _ = detach(link.as_fd());
+        return None;
+    }
+    Some(link)
 }
 
 impl Attachment {
@@ -136,7 +142,7 @@ impl Attachment {
     ) -> Result<Attachment, AttachError> {
         let failed =
             |error: LoadError| AttachError::Netlink { interface: interface.into(), error: error.into_io() };
-        if let Some(link) = inherited(ifindex)
+        if let Some(link) = inherited(ifindex, modes)
             && let Ok(attachment) = take_over(link, ifindex, program)
         {
             return Ok(attachment);
@@ -209,8 +215,7 @@ fn take_over(link: OwnedFd, ifindex: u32, program: &Loaded) -> io::Result<Attach
         .and_then(|new| unsafe { bpf(LINK_UPDATE, &mut [word(&link), word(&new), 0, 0]) })
         .and_then(|_| attached_program(ifindex));
     let mode = match updated {
-        Ok(Some(Attached { flag: SKB_MODE, .. })) => XdpMode::Generic,
-        Ok(Some(_)) => XdpMode::Native,
+        Ok(Some(attached)) => attached.mode(),
         // Whoever else has the link: it is to hold nothing on the device.
         other => {
             let _ = detach(link.as_fd());
@@ -334,6 +339,15 @@ fn remove_leftover(interface: &str, ifindex: u32, ours: &str) -> Result<bool, At
 struct Attached {
     id: u32,
     flag: u32,
+}
+
+impl Attached {
+    fn mode(&self) -> XdpMode {
+        match self.flag {
+            SKB_MODE => XdpMode::Generic,
+            _ => XdpMode::Native,
+        }
+    }
 }
 
 // rtnetlink numbers (`linux/rtnetlink.h`, `linux/if_link.h`).
@@ -468,7 +482,7 @@ mod tests {
             drop(attachment);
             let elsewhere = std::thread::spawn(move || {
                 crate::netns::enter_new().expect("one more namespace");
-                inherited(lo).is_none()
+                inherited(lo, &[XdpMode::Native, XdpMode::Generic]).is_none()
             });
             assert!(elsewhere.join().expect("asked"), "device 1 of another namespace is another device");
             assert!(attached_program(lo).expect("asked").is_some());

@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
 use weir_core::wire::netlink::{TYPE_ERROR, messages};
-use weir_core::wire::xfrm::{self, GET_POLICY, GET_SA, News};
+use weir_core::wire::xfrm::{self, Defaults, GET_POLICY, GET_SA, News};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::MESSAGE_MAX;
-use super::routes::{Dumped, Observed, observe, read_dump, refused};
+use super::routes::{Dumped, Observed, ask, observe, read_dump, refused};
 use crate::socket_option;
 
 /// What waits to be read: an SA takes the kernel about 1.5 KB, so 16 MiB hold 10,000 of them.
@@ -89,6 +89,26 @@ pub fn dump(each: impl FnMut(News)) -> io::Result<Dumped> {
 /// Every policy the kernel has.
 pub fn dump_policies(each: impl FnMut(News)) -> io::Result<Dumped> {
     dump_of(&[GET_POLICY], each)
+}
+
+/// What becomes of packets that no policy is about. A kernel before 5.15 lets them be.
+pub fn defaults() -> io::Result<Defaults> {
+    let socket = open()?;
+    socket.set_non_blocking(true)?;
+    let mut said = Err(io::ErrorKind::InvalidData.into());
+    ask(&socket, &xfrm::query_defaults(), |message| match message.kind {
+        TYPE_ERROR => said = refused(message.payload).map(|()| Defaults::default()),
+        _ => {
+            if let Ok(News::Defaults(defaults)) = xfrm::parse(message) {
+                said = Ok(defaults);
+            }
+        }
+    })?;
+    match said {
+        // It does not know the question.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Defaults::default()),
+        said => said,
+    }
 }
 
 fn dump_of(kinds: &[u16], mut each: impl FnMut(News)) -> io::Result<Dumped> {

@@ -26,7 +26,8 @@ use weir_xdp::{LoadError, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
 
-/// Flows that can be taken: 131,072 × (64 B here + 2 × some 180 B of hash element) = 56 MiB when all are.
+/// Flows that can be taken: 131,072 × (64 B here + 2 × 192 B of hash element) + 2 × 8 MiB of hash buckets = 72 MiB when all are, of one
+/// place a direction; with up to 524,288 places of either family 120 MiB or more.
 pub const MAX_TRACKED: u32 = weir_xdp::layout::TRACKED_MAX;
 
 /// The way of one direction.
@@ -68,7 +69,7 @@ pub struct Tracked {
     followed_map: Memory<8>,
 }
 
-/// Words of a flow: the generation it is in force under, then packets and bytes of each direction.
+/// Words of a flow: the generation it is in force under, then packets and bytes of each direction, then resets.
 const WORDS: usize = TrackedFlow::SIZE / 8;
 
 impl Tracked {
@@ -128,20 +129,23 @@ impl Tracked {
         self.set_in_force(flow, NO_GENERATION);
     }
 
-    /// Takes a flow out, all that was put in of it. What passed stays until the number is used again.
+    /// Takes a flow out, all that was put in of it, the rest too where one part of it cannot be. What passed stays until the number is
+    /// used again.
     pub fn remove<'a>(
         &mut self,
         flow: u32,
         ways: impl IntoIterator<Item = &'a DirectionWay>,
     ) -> Result<(), SteerError> {
         self.suspend(flow);
+        let mut all = Ok(());
         for way in ways {
-            match key(way) {
-                Key::V4(key) => _ = self.v4.remove(key.to_bytes())?,
-                Key::V6(key) => _ = self.v6.remove(key.to_bytes())?,
-            }
+            let removed = match key(way) {
+                Key::V4(key) => self.v4.remove(key.to_bytes()),
+                Key::V6(key) => self.v6.remove(key.to_bytes()),
+            };
+            all = all.and(removed.map(|_| ()).map_err(SteerError::from));
         }
-        Ok(())
+        all
     }
 
     /// What passed of both directions, the original one first.
@@ -150,9 +154,14 @@ impl Tracked {
         [Passed { packets: word(1), bytes: word(2) }, Passed { packets: word(3), bytes: word(4) }]
     }
 
+    /// Segments that were left to the kernel and that it may take for a RST of the flow, in force or not.
+    pub fn resets(&self, flow: u32) -> u64 {
+        self.flows.word(self.word(flow, 5)).load(Ordering::Relaxed)
+    }
+
     /// Begins to count from zero, for another flow of this number.
     pub fn clear(&self, flow: u32) {
-        (1..5).for_each(|at| self.flows.word(self.word(flow, at)).store(0, Ordering::Relaxed));
+        (1..6).for_each(|at| self.flows.word(self.word(flow, at)).store(0, Ordering::Relaxed));
     }
 
     fn insert(&mut self, flow: u32, reply: u32, way: &DirectionWay) -> Result<(), SteerError> {

@@ -17,6 +17,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 const ENTRIES: u32 = 32;
 /// The name of what is not a poll.
 const REMOVAL: u64 = u64::MAX;
+/// The name of an empty message that was refused.
+const REFUSAL: u64 = u64::MAX - 1;
 /// How long a removal may take, which the kernel does at once.
 const REMOVED_WITHIN: Duration = Duration::from_millis(100);
 
@@ -62,9 +64,19 @@ impl PollRing {
         Ok(())
     }
 
-    /// Waits; calls `ready` with the mark of each poll that was woken. Returns the marks of those the kernel ended, which
+    /// Sends an empty message by each of these sockets and waits, all of it in one system call; calls `ready` with the mark of each poll that was woken. Returns the marks of those the kernel ended, which
     /// stand no more.
-    pub fn wait(&mut self, at_most: Duration, mut ready: impl FnMut(u64)) -> io::Result<Vec<u64>> {
+    pub fn wait(
+        &mut self,
+        sockets: &[RawFd],
+        at_most: Duration,
+        mut ready: impl FnMut(u64),
+    ) -> io::Result<Vec<u64>> {
+        for socket in sockets {
+            // Only a refusal is reported, and ends the wait.
+            let send = opcode::Send::new(types::Fd(*socket), std::ptr::null(), 0).flags(libc::MSG_DONTWAIT);
+            self.push(&send.build().flags(squeue::Flags::SKIP_SUCCESS).user_data(REFUSAL))?;
+        }
         self.enter(1, at_most)?;
         let mut ended = Vec::new();
         for completion in self.ring.completion() {
@@ -81,14 +93,19 @@ impl PollRing {
     }
 
     fn submit(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: a poll and its removal name no memory of ours.
+        self.push(entry)?;
+        self.ring.submit().map(drop)
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: a poll, its removal and an empty message name no memory of ours.
         let full = unsafe { self.ring.submission().push(entry) }.is_err();
         if full {
             self.ring.submit()?;
             // SAFETY: as above.
             unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)?;
         }
-        self.ring.submit().map(drop)
+        Ok(())
     }
 
     /// Waits until that many completions are there, a signal comes or the time has passed.

@@ -11,7 +11,7 @@ use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
     Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Irq, Many, OffOrAuto, Offload, Pace, Port,
-    Queues, Quick, Routes, Shape, Slices, WakeUp, ZeroCopy,
+    Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -322,6 +322,10 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(ways) = s.zero_copy.as_ref().or(d.zero_copy.as_ref()) {
         let set = |p: &mut Partial, v: ZeroCopy| p.draft.placement.nic_modes.zero_copy = v.0;
         all = over(all, Axis::ZeroCopy, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(ways) = s.xdp.as_ref().or(d.xdp.as_ref()) {
+        let set = |p: &mut Partial, v: Xdp| p.draft.placement.nic_modes.xdp = v.0;
+        all = over(all, Axis::Xdp, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(ways) = s.flow_offload.as_ref().or(d.flow_offload.as_ref()) {
         let set = |p: &mut Partial, v: OffOrAuto| p.draft.placement.nic_modes.flow_offload = v.0;

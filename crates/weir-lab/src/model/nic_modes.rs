@@ -16,6 +16,9 @@ pub struct NicModes {
     /// Whether cards read and write weir's buffers themselves.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub zero_copy: String,
+    /// Whether weir's XDP program runs in the driver or behind it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub xdp: String,
     /// Whether weir's XDP program forwards what a worker has decided on before.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub flow_offload: String,
@@ -42,6 +45,7 @@ impl NicModes {
         let all = [
             ("wake_up", &self.wake_up, "auto"),
             ("zero_copy", &self.zero_copy, "auto"),
+            ("xdp", &self.xdp, "auto"),
             ("flow_offload", &self.flow_offload, "auto"),
             ("live_transmit", &self.live_transmit, "off"),
             ("irq", &self.irq, "leave"),

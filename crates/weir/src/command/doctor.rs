@@ -85,7 +85,7 @@ pub fn findings(config: &Config, links: &[LinkInfo]) -> Findings {
             .devices()
             .into_iter()
             .filter(|port| port.device.value == link.name)
-            .any(|port| may_be_zero_copy(port, config.workers.zero_copy));
+            .any(|port| may_be_zero_copy(port, &config.workers));
         found.extend(frames(&link.name, link.mtu, zero_copy));
     }
     Findings { lines: found, decisive }

@@ -19,6 +19,7 @@ pub struct Workers {
     pub buffers: Option<u32>,
     pub wake_up: WakeUp,
     pub zero_copy: ZeroCopy,
+    pub xdp: Xdp,
     /// XDP forwards no flow by itself: workers see every frame.
     pub flow_offload_off: bool,
     /// Large batches of copied frames leave without socket buffers where the far end takes that.
@@ -51,10 +52,30 @@ pub enum ZeroCopy {
     Require,
 }
 
+/// Where the XDP program of a device runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Xdp {
+    /// It runs in the driver where that takes programs, else behind it.
+    #[default]
+    Auto,
+    /// It runs in the driver, or the device is not opened.
+    Native,
+    /// It runs behind the driver, on frames in socket buffers.
+    Generic,
+}
+
+impl Workers {
+    /// Whether a device that is not as asked for stays closed, instead of being opened in a slower way.
+    pub fn insist(&self) -> bool {
+        self.zero_copy == ZeroCopy::Require || self.xdp == Xdp::Native
+    }
+}
+
 const WAKE_UP: &[(&str, WakeUp)] =
     &[("auto", WakeUp::Auto), ("busy-poll", WakeUp::BusyPoll), ("interrupt", WakeUp::Interrupt)];
 const ZERO_COPY: &[(&str, ZeroCopy)] =
     &[("auto", ZeroCopy::Auto), ("off", ZeroCopy::Off), ("require", ZeroCopy::Require)];
+const XDP: &[(&str, Xdp)] = &[("auto", Xdp::Auto), ("native", Xdp::Native), ("generic", Xdp::Generic)];
 const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 const LIVE_TRANSMIT: &[(&str, bool)] = &[("auto", true), ("off", false)];
 const PLACE_IRQS: &[(&str, bool)] = &[("auto", true), ("leave", false)];
@@ -78,7 +99,7 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 /// ICMP errors a second: 0 switches them off.
 const ICMP_MAX: u32 = 1_000_000;
 
-const WORKERS: [Key; 7] = [
+const WORKERS: [Key; 8] = [
     Key::with_default(
         "cpus",
         Form::OneOf(&[Form::Words(&["auto"]), Form::List(&Form::Integer(0, CPU_MAX as u64))]),
@@ -101,6 +122,12 @@ const WORKERS: [Key; 7] = [
         Form::Words(&["auto", "off", "require"]),
         "\"auto\"",
         "Whether cards read and write the buffers of workers themselves. `off` has the kernel copy; with `require` a device that refuses zero-copy is not opened.",
+    ),
+    Key::with_default(
+        "xdp",
+        Form::Words(&["auto", "native", "generic"]),
+        "\"auto\"",
+        "Where the XDP program of a device runs: in its driver (`native`; a device whose driver cannot is not opened) or behind it (`generic`: slower, no zero-copy, and no card is reset). `auto` takes the driver where it can.",
     ),
     Key::with_default(
         "flow_offload",
@@ -183,11 +210,20 @@ pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers
     let buffers = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 8192, complaints));
     let wake_up = fields.get("wake_up").and_then(|v| v.word(WAKE_UP, complaints)).unwrap_or_default();
     let zero_copy = fields.get("zero_copy").and_then(|v| v.word(ZERO_COPY, complaints)).unwrap_or_default();
+    let xdp = fields.get("xdp").and_then(|v| v.word(XDP, complaints)).unwrap_or_default();
+    if (zero_copy, xdp) == (ZeroCopy::Require, Xdp::Generic)
+        && let Some(value) = fields.get("xdp")
+    {
+        complaints.add(
+            value.span.clone(),
+            "workers: xdp: generic XDP has no zero-copy, which `zero_copy = \"require\"` asks for; remove one of them",
+        );
+    }
     let mut word = |key, words| fields.get(key).and_then(|v| v.word(words, complaints)).unwrap_or_default();
     let flow_offload_off = word("flow_offload", FLOW_OFFLOAD_OFF);
     let live_transmit = word("live_transmit", LIVE_TRANSMIT);
     let place_irqs = word("irq", PLACE_IRQS);
-    Some(Workers { cpus, buffers, wake_up, zero_copy, flow_offload_off, live_transmit, place_irqs })
+    Some(Workers { cpus, buffers, wake_up, zero_copy, xdp, flow_offload_off, live_transmit, place_irqs })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

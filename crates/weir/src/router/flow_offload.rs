@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker receives a frame ─► lasting decision? ─► FlowOffload::insert ─► the XDP program does the next ones
-//! new tables, interface unable ─► another word in force ─► everything through the workers again
+//! new tables, interface unable or able again ─► another word in force ─► everything through the workers again
 //! ```
 //!
 //! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
@@ -11,6 +11,7 @@
 //! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
 //! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,7 +83,9 @@ impl FlowOffload {
         if let Some(joined) = self.devices.get(device.index()) {
             joined.store(ifindex, Ordering::Release);
         }
-        self.ask_one(device.index());
+        if self.ask_one(device.index()) {
+            self.forget();
+        }
     }
 
     /// The device is gone or given back.
@@ -153,16 +156,17 @@ impl FlowOffload {
             return;
         }
         self.asked.store(now, Ordering::Relaxed);
-        let mut closed = false;
+        let mut changed = false;
         for device in 0..self.devices.len() {
-            closed |= self.ask_one(device);
+            changed |= self.ask_one(device);
         }
-        if closed {
+        // One that takes frames again too: flows that it was in the way of are judged again.
+        if changed {
             self.forget();
         }
     }
 
-    /// True when the device took redirected frames and no longer does.
+    /// True when the device took redirected frames and no longer does, or the other way round.
     fn ask_one(&self, device: usize) -> bool {
         let (Some(joined), Some(out)) = (self.devices.get(device), self.out.get(device)) else {
             return false;
@@ -170,8 +174,7 @@ impl FlowOffload {
         let ifindex = joined.load(Ordering::Acquire);
         let able = ifindex != 0 && features::can_transmit(ifindex).unwrap_or(false);
         let open = if able { ifindex } else { 0 };
-        let before = out.swap(open, Ordering::AcqRel);
-        before != 0 && before != open
+        out.swap(open, Ordering::AcqRel) != open
     }
 
     /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
@@ -325,6 +328,10 @@ impl Device<Chunk> for OffloadingSocket {
 
     fn unsent(&self) -> bool {
         self.inner.unsent()
+    }
+
+    fn take_owed_wake_up(&mut self) -> Option<RawFd> {
+        self.inner.take_owed_wake_up()
     }
 
     fn received_by_kernel(&self) -> bool {

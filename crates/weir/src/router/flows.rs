@@ -9,12 +9,15 @@
 //!
 //! Promises: a flow is forwarded here only while its entry was heard to allow it, under the tables in force, and with both
 //! directions there; what was lost of the kernel's messages takes every flow out of force until everything was dumped
-//! again, counted and logged; an entry is given time only for packets that passed. When the thread ends, or hangs for a second,
+//! again, counted and logged; an entry is given time only for packets that passed; a RST that the kernel saw gives the flow back to
+//! it within two seconds, for what follows decides what the RST was worth. When the thread ends, or hangs for a second,
 //! flows are the kernel's. Refuses: making or deleting an entry; changing more of one than its time and how strict its windows are.
 
 mod hops;
 mod links;
+mod numbers;
 mod proof;
+mod resets;
 mod take;
 mod view;
 
@@ -45,6 +48,7 @@ use super::{Daemon, Kernel};
 use crate::failure::Failure;
 use hops::Hops;
 use links::PortLinks;
+use numbers::Numbers;
 use proof::Proof;
 use take::{Kept, LeftBy, Taken};
 
@@ -110,11 +114,29 @@ struct Known {
     taken: HashMap<FlowId, Taken>,
     /// How flows left that were given back.
     left_by: HashMap<FlowId, LeftBy>,
+    /// Flows that may be taken once the kernel has seen a packet of them.
+    reset: BTreeSet<FlowId>,
     kept: Arc<Kept>,
-    /// Numbers of tracked flows that are free, below the first that was never used.
-    free: Vec<u32>,
-    unused: u32,
+    numbers: Numbers,
     counters: Counters,
+}
+
+impl Known {
+    fn new(table: FlowTable, kept: Kept) -> Known {
+        Known {
+            table,
+            wanted: HashSet::new(),
+            fresh: VecDeque::new(),
+            next: VecDeque::new(),
+            full: BTreeSet::new(),
+            taken: HashMap::new(),
+            left_by: HashMap::new(),
+            reset: BTreeSet::new(),
+            kept: Arc::new(kept),
+            numbers: Numbers::default(),
+            counters: Counters::default(),
+        }
+    }
 }
 
 /// The thread, from outside.
@@ -157,20 +179,7 @@ impl Flows {
         let mut table = FlowTable::new(FOLLOWED_MAX);
         table.set_local(local);
         table.set_admission(admission);
-        let known = Known {
-            table,
-            wanted: HashSet::new(),
-            fresh: VecDeque::new(),
-            next: VecDeque::new(),
-            full: BTreeSet::new(),
-            taken: HashMap::new(),
-            left_by: HashMap::new(),
-            kept: Arc::new(kept),
-            free: Vec::new(),
-            unused: 0,
-            counters: Counters::default(),
-        };
-        let known = Arc::new(Mutex::new(known));
+        let known = Arc::new(Mutex::new(Known::new(table, kept)));
         let (ends, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new().map_err(refused)?));
         let mut thread = Thread {
             // Before the dump: a change between the two is heard twice, not missed.
@@ -188,6 +197,7 @@ impl Flows {
             kept: Arc::default(),
             word: 0,
             looked: 0,
+            reset_looked: None,
             rules_changed: 0,
             dumped: Instant::now(),
             due: None,
@@ -247,6 +257,8 @@ struct Thread {
     /// What was in force when the ways of flows were found.
     word: u64,
     looked: Nanos,
+    /// Which of the flows that had a RST was asked about last.
+    reset_looked: Option<FlowId>,
     /// When the rules changed last.
     rules_changed: Nanos,
     /// When the last dump ended, and when the next is due.
@@ -401,6 +413,7 @@ impl Thread {
         if now.saturating_sub(self.looked) >= LOOK_EVERY {
             self.looked = now;
             self.refresh(now);
+            self.look_at_reset(now);
             let settled = now.saturating_sub(self.rules_changed) > RULES_SETTLE;
             let most = if settled { OFFLOADED_A_LOOK } else { OFFLOADED_AFTER_RULES };
             let offloaded = lock(&self.known).table.look_again(Reason::Flowtable, PLACES_A_LOOK, most);
@@ -440,6 +453,14 @@ impl Daemon {
     pub(super) fn flows_keep(&self, kept: &[(Prefix, bool)]) {
         if let (Some(flows), Some(flow_offload)) = (&self.flows, &self.flow_offload) {
             flows.set_kept(Kept::new(kept.iter().copied()));
+            flow_offload.shared.forget();
+            flows.wake();
+        }
+    }
+
+    /// A port's link is another than before: no flow is in force until that was looked at.
+    pub(super) fn flows_judge_again(&self) {
+        if let (Some(flows), Some(flow_offload)) = (&self.flows, &self.flow_offload) {
             flow_offload.shared.forget();
             flows.wake();
         }

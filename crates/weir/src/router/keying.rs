@@ -19,12 +19,12 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use weir_core::control::{Control, SaEvent, SaView};
-use weir_core::ipsec::{Direction, SaSpec};
-use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, UsedBefore, Wanted, merge};
+use weir_core::control::{SaEvent, SaView};
+use weir_core::ipsec::SaSpec;
+use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, Wanted, merge};
 use weir_core::state::{Desired, Element, Error, IpsecElement};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
-use weir_core::wire::xfrm::{self, Lifetime, Replay, Sa, SaKey};
+use weir_core::wire::xfrm::{self, Lifetime, Sa};
 use weir_io::netlink::LinkInfo;
 use weir_io::netlink::xfrm::{KeyMonitor, KeyRequests, dump};
 
@@ -158,7 +158,7 @@ impl Keys {
     }
 
     /// What was heard since the last call: whether something may be another, and whether everything was read.
-    fn hear(&mut self) -> (bool, bool) {
+    fn read_messages(&mut self) -> (bool, bool) {
         let keying = &mut self.keying;
         let mut changed = false;
         let heard = self.monitor.observe(|news| changed |= keying.observe(news));
@@ -185,7 +185,7 @@ impl Keys {
 
     /// What was heard since the last call, and compared where that is due; true where something may be another.
     pub(super) fn observe(&mut self, now: Nanos) -> bool {
-        let (changed, all_read) = self.hear();
+        let (changed, all_read) = self.read_messages();
         // What still waits may be older than what the device did; it is read first.
         if !self.comparison.is_due(now, all_read, self.keying.asks_for_dump()) {
             return changed;
@@ -199,7 +199,7 @@ impl Keys {
             return changed;
         }
         // What changed while it was dumped: half of it may be in the dump.
-        self.hear();
+        self.read_messages();
         true
     }
 

@@ -58,6 +58,17 @@ pub fn kernel_device(port: &Port) -> String {
     }
 }
 
+/// Whether one of these links is another than before in anything, or what it belongs to is. Tables have not all of it.
+fn links_differ(names: &[String], before: &[LinkInfo], now: &[LinkInfo]) -> bool {
+    let seen = |name: &str, links: &[LinkInfo]| {
+        let link = links.iter().find(|link| link.name == name).cloned();
+        let master = link.as_ref().and_then(|link| link.master);
+        let master = links.iter().find(|link| Some(link.index) == master).cloned();
+        (link, master)
+    };
+    names.iter().any(|name| seen(name, before) != seen(name, now))
+}
+
 /// The addresses the kernel has where this port is.
 pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
     let Some(index) = index_of(&kernel_device(port), &kernel.links) else { return Vec::new() };
@@ -117,7 +128,13 @@ impl Daemon {
         }
         // Few and rare: the lists are short, and listing again cannot drift from what is.
         // Most news is of links that are no port's, or of things not looked at.
+        let before = self.kernel.links.clone();
         if self.list() {
+            let ports = self.config.ports.iter();
+            let names: Vec<String> = ports.flat_map(|p| [p.device.value.clone(), kernel_device(p)]).collect();
+            if links_differ(&names, &before, &self.kernel.links) {
+                self.flows_judge_again();
+            }
             self.reconcile(now);
         }
     }
@@ -299,5 +316,52 @@ impl Daemon {
         self.open.insert(name.clone(), Open::new(opened, id, index));
         self.resleep = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::wire::rtnetlink::links::Vlan;
+
+    #[test]
+    fn a_ports_link_is_another_with_whatever_of_it_changes_and_nobody_elses() {
+        let link = |index, name: &str| LinkInfo {
+            index,
+            name: name.to_owned(),
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            up: true,
+            running: true,
+            ethernet: true,
+            loopback: false,
+            master: None,
+            if_id: None,
+            vrf: None,
+            bond: false,
+            vlan: None,
+        };
+        let vlan = Vlan { id: 7, lower: 2, plain: true };
+        let tagged = LinkInfo { vlan: Some(vlan), master: Some(4), ..link(3, "r0.7") };
+        let all = [link(2, "r0"), tagged.clone(), link(4, "vrf1"), link(5, "docker0")];
+        let names = ["r0", "r0.7"].map(str::to_owned);
+        let with = |at: usize, link: LinkInfo| {
+            let mut links = all.to_vec();
+            links[at] = link;
+            links_differ(&names, &all, &links)
+        };
+        assert!(!links_differ(&names, &all, &all));
+        for (what, at, other) in [
+            ("another MAC address", 1, LinkInfo { mac: [2, 9, 9, 9, 9, 9], ..tagged.clone() }),
+            ("another MTU", 1, LinkInfo { mtu: 1280, ..tagged.clone() }),
+            ("priorities", 1, LinkInfo { vlan: Some(Vlan { plain: false, ..vlan }), ..tagged.clone() }),
+            ("of nothing", 1, LinkInfo { master: None, ..tagged.clone() }),
+            ("another name", 1, LinkInfo { name: "guests".to_owned(), ..tagged }),
+            ("its VRF has another name", 2, link(4, "blue")),
+            ("the device is another", 0, link(9, "r0")),
+        ] {
+            assert!(with(at, other), "{what}");
+        }
+        assert!(!with(3, LinkInfo { mtu: 9000, ..link(5, "docker0") }), "no port's");
     }
 }

@@ -43,7 +43,7 @@ use self::card::{place_irqs, send_at_once, spread_flows, switch_off_hiding, swit
 use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
 use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
-use crate::config::settings::{WakeUp, Workers, ZeroCopy};
+use crate::config::settings::{WakeUp, Workers, Xdp, ZeroCopy};
 use crate::config::{self, Kind};
 use crate::service;
 
@@ -120,8 +120,9 @@ pub fn queues(port: &config::Port) -> Option<usize> {
 }
 
 /// Whether the device's card may come to read and write buffers itself.
-pub fn may_be_zero_copy(port: &config::Port, wanted: ZeroCopy) -> bool {
-    wanted != ZeroCopy::Off
+pub fn may_be_zero_copy(port: &config::Port, wanted: &Workers) -> bool {
+    wanted.zero_copy != ZeroCopy::Off
+        && wanted.xdp != Xdp::Generic
         && matches!(port.kind.value, Kind::Auto | Kind::AfXdp)
         && may_be_a_card(&port.device.value)
 }
@@ -184,7 +185,7 @@ pub fn open(
         Kind::AfXdp => open_af_xdp(port, device, with),
         Kind::Auto => match open_af_xdp(port, device, with) {
             Ok(opened) => Ok(opened),
-            Err(refusal) if with.workers.zero_copy == ZeroCopy::Require => Err(refusal),
+            Err(refusal) if with.workers.insist() => Err(refusal),
             Err(refusal) => {
                 let fallback = fallback(name, &refusal);
                 let said = vec![fallback.clone()];
@@ -224,15 +225,24 @@ fn ready_link(kind: &str, name: &str, said: &mut Vec<String>) -> Result<LinkInfo
 
 /// How a program may be attached to this device. Programs of a bond's members would see the members' numbers, not the bond's; the
 /// kernel gives a socket of the bond's nothing that came that way.
-fn xdp_modes(link: &LinkInfo, said: &mut Vec<String>) -> &'static [XdpMode] {
-    if !link.bond {
-        return &[XdpMode::Native, XdpMode::Generic];
+fn xdp_modes(link: &LinkInfo, wanted: Xdp, said: &mut Vec<String>) -> Result<&'static [XdpMode], PortError> {
+    match wanted {
+        Xdp::Generic => return Ok(&[XdpMode::Generic]),
+        Xdp::Native if link.bond => {
+            let name = &link.name;
+            return Err(PortError::new(format!(
+                "port {name}: a bond takes generic XDP only; write `xdp = \"auto\"` in [workers]"
+            )));
+        }
+        Xdp::Native => return Ok(&[XdpMode::Native]),
+        Xdp::Auto if !link.bond => return Ok(&[XdpMode::Native, XdpMode::Generic]),
+        Xdp::Auto => {}
     }
     said.push(format!(
         "port {}: a bond, whose members' drivers would name themselves instead of it: generic XDP",
         link.name
     ));
-    &[XdpMode::Generic]
+    Ok(&[XdpMode::Generic])
 }
 
 /// Attaches the steering program; held, its sockets get nothing before they are released.
@@ -240,12 +250,13 @@ fn steer(
     link: &LinkInfo,
     local: &LocalAddresses,
     flows: Option<&FlowOffload>,
-    held: bool,
+    with: &With<'_>,
     said: &mut Vec<String>,
 ) -> Result<Steering, PortError> {
-    let steering = Steering::attach_with(&link.name, link.index, xdp_modes(link, said), local, flows)
+    let modes = xdp_modes(link, with.workers.xdp, said)?;
+    let steering = Steering::attach_with(&link.name, link.index, modes, local, flows)
         .map_err(|e| PortError::new(e.to_string()))?;
-    if held {
+    if with.held {
         steering.hold();
     }
     Ok(steering)
@@ -274,7 +285,7 @@ fn open_af_xdp(
     // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
     let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
     let flows = flow_offload.map(|handle| &handle.shared.flows);
-    let steering = steer(&link, local, flows, with.held, &mut said)?;
+    let steering = steer(&link, local, flows, with, &mut said)?;
     let live = with.live.of(name, &mut said);
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let has = queues(port).unwrap_or(umems.len());

@@ -481,7 +481,7 @@ fn chunk_size(config: &Config, links: &[LinkInfo]) -> Result<ChunkSize, Failure>
     for port in config.devices() {
         let device = &port.device.value;
         let mtu = mtus.get(device.as_str()).copied().unwrap_or(1500) as usize;
-        let needed = match ports::may_be_zero_copy(port, config.workers.zero_copy) {
+        let needed = match ports::may_be_zero_copy(port, &config.workers) {
             true => ChunkSize::for_card(mtu),
             false => ChunkSize::for_mtu(mtu),
         };

@@ -131,6 +131,19 @@ impl Conversation {
         sender.join().expect("no panic").expect("sent");
         assert!(back == expected, "exchange {}: other bytes came back", self.sent);
     }
+
+    /// Sends known bytes that nobody has returned yet.
+    pub fn send(&mut self, len: usize) {
+        self.sent += 1;
+        self.stream.write_all(&bytes(self.sent, len)).expect("into the socket");
+    }
+
+    /// Has those bytes back.
+    pub fn receive(&mut self, len: usize) {
+        let mut back = vec![0; len];
+        self.stream.read_exact(&mut back).expect("the connection goes on");
+        assert!(back == bytes(self.sent, len), "exchange {}: other bytes came back", self.sent);
+    }
 }
 
 pub(super) fn in_router<T: Send>(

@@ -16,6 +16,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use weir::testing::machine::set;
+use weir_core::wire::ctnetlink::{Event, STATUS_ASSURED, Tuple};
+use weir_core::wire::protocol;
 use weir_io::netns;
 use weir_io::offload::{self, Offload};
 
@@ -96,6 +98,20 @@ impl Asker {
         self.socket.send(b"who am I").expect("sent");
         let len = self.socket.recv(&mut back).ok()?;
         Some(ip(std::str::from_utf8(&back[..len]).expect("an address")))
+    }
+
+    /// Whether the kernel takes its flow for lasting.
+    fn is_assured(&self, testbed: &Testbed) -> bool {
+        let ends = [self.socket.local_addr(), self.socket.peer_addr()].map(|end| end.expect("connected"));
+        let original = Tuple {
+            source: ends[0].ip(),
+            destination: ends[1].ip(),
+            protocol: protocol::UDP,
+            source_port: ends[0].port(),
+            destination_port: ends[1].port(),
+        };
+        let entry = super::firewall::in_router(testbed, |requests| requests.query(&original));
+        matches!(entry, Ok(Event::Present(entry)) if entry.status.is_some_and(|s| s & STATUS_ASSURED != 0))
     }
 
     /// One packet there and one back, of the same flow.
@@ -199,6 +215,35 @@ fn flows_keep_the_next_hop_that_the_kernel_chose_until_it_goes() {
         asker.socket.send(b"who am I").expect("sent");
     });
     wait_for_flows(&router, "reason=\"moved\"", 0);
+    router.assert_conserved();
+}
+
+/// Masqueraded to an address of one device, with a route by the other since: the kernel ends such a flow with its next packet.
+#[test]
+fn a_flow_whose_uplink_changed_before_weir_came_stays_the_kernels() {
+    let test = "a_flow_whose_uplink_changed_before_weir_came_stays_the_kernels";
+    let Some(testbed) = two_uplinks(test) else { return };
+    in_router(&testbed, "route replace 10.9.0.0/24 via 10.2.0.2");
+    let four = Mirror::start(&testbed, ip("10.9.0.1"));
+    // What a first program on a veth switches over is not ours to lose.
+    drop(start(&testbed));
+    let askers: Vec<Asker> = (0..3).map(|_| Asker::begin(&testbed, ip("10.1.0.2"), four.at)).collect();
+    assert!(askers.iter().all(|asker| asker.seen == ip("10.2.0.1")), "masquerade");
+    until("the kernel takes them for lasting", || {
+        askers.iter().for_each(Asker::bounce);
+        askers.iter().all(|asker| asker.is_assured(&testbed)).then_some(())
+    });
+    in_router(&testbed, "route replace 10.9.0.0/24 via 10.3.0.2");
+    let router = start(&testbed);
+    wait_for_flows(&router, "reason=\"moved\"", 3);
+    assert_eq!(flows(&router, "way=\"xdp\""), 0);
+    askers.iter().for_each(|asker| _ = asker.socket.send(b"who am I").expect("sent"));
+    wait_for_flows(&router, "reason=\"moved\"", 0);
+    assert_eq!(router.metric("weir_flow_packets_total", ""), 0);
+    // The next packet is another flow's, by the other device.
+    for asker in &askers {
+        assert_eq!(until("an answer", || asker.answer()), ip("10.3.0.1"));
+    }
     router.assert_conserved();
 }
 

@@ -276,6 +276,41 @@ fn flows_that_an_ipsec_policy_may_concern_stay_the_kernels() {
     assert!(matches!(left, Ok(Event::Present(_))), "{left:?}");
 }
 
+#[test]
+fn where_the_kernel_blocks_what_no_policy_is_about_every_flow_is_its_own() {
+    let test = "where_the_kernel_blocks_what_no_policy_is_about_every_flow_is_its_own";
+    let Some(testbed) = behind(test, RULES) else { return };
+    let default = |what: &str| {
+        let line = format!("ip -n {} xfrm policy setdefault {what}", testbed.router);
+        std::process::Command::new("sh").args(["-c", &line]).output().expect("sh starts").status.success()
+    };
+    if !default("fwd accept") {
+        use std::io::Write as _;
+        writeln!(std::io::stderr(), "SKIP {test}: needs a kernel with defaults of IPsec policies")
+            .expect("stderr is open");
+        return;
+    }
+    let router = accelerate(&testbed);
+    Datagrams::while_they_run(&testbed, ip("10.2.0.2"), |datagrams| {
+        for direction in ["fwd", "out"] {
+            wait_for_flows(&router, "way=\"xdp\"", 1);
+            datagrams.flow();
+            assert!(default(&format!("{direction} block")));
+            let ended = datagrams.end_after(Instant::now());
+            assert!(ended < OBEYED, "datagrams went on for {ended:?} after {direction} block");
+            wait_for_flows(&router, "reason=\"policy\"", 1);
+            assert!(default(&format!("{direction} accept")));
+            datagrams.flow();
+        }
+        // Of what is for this host, nothing of these is.
+        wait_for_flows(&router, "way=\"xdp\"", 1);
+        assert!(default("in block"));
+        datagrams.flow();
+        wait_for_flows(&router, "way=\"xdp\"", 1);
+    });
+    assert!(router.balances());
+}
+
 /// Linux looks up policies again behind the translation of the source: what the firewall masquerades leaves in ESP, and stays the
 /// kernel's to the last packet.
 #[test]

@@ -7,6 +7,7 @@ mod capture;
 mod dashboard;
 mod faults;
 mod firewall;
+mod firewall_entries;
 mod firewall_faults;
 mod firewall_hops;
 mod firewall_proved;

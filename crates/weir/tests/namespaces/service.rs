@@ -136,3 +136,31 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     manager.kept.clear();
     assert!(!is_attached("r1"), "a stopped service leaves nothing");
 }
+
+/// A router that is told to run its program behind the driver must not go on with a link of the driver.
+#[test]
+fn a_program_runs_behind_the_driver_where_that_is_asked_for() {
+    let Some(testbed) = Testbed::new("a_program_runs_behind_the_driver_where_that_is_asked_for") else {
+        return;
+    };
+    let mut manager = Manager::new(&testbed);
+    let mut router = manager.start(&testbed, &testbed.config("auto", "[workers]\nxdp = \"native\"\n"));
+    let (link, _) = manager.link("r0");
+    let runs_at = |device: &str| {
+        let said = run(&format!("ip -n {} link show {device}", testbed.router));
+        ["xdpgeneric", "xdp"].into_iter().find(|word| said.split_whitespace().any(|w| w == *word))
+    };
+    assert_eq!((runs_at("r0"), runs_at("r1")), (Some("xdp"), Some("xdp")));
+    router.kill();
+
+    let router = manager.start(&testbed, &testbed.config("auto", "[workers]\nxdp = \"generic\"\n"));
+    assert_eq!((runs_at("r0"), runs_at("r1")), (Some("xdpgeneric"), Some("xdpgeneric")), "{}", router.log());
+    assert_ne!(manager.link("r0").0, link, "{}", router.log());
+    let ports = router.told(&["show", "ports"]);
+    assert_eq!(ports.matches("copy mode, generic XDP").count(), 2, "{ports}");
+    assert!(!ports.contains("native XDP refused"), "nobody was asked: {ports}");
+    for way in ways() {
+        ping(&testbed, way.client, way.server);
+    }
+    router.assert_conserved();
+}

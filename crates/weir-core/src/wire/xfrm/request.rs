@@ -5,13 +5,18 @@ use std::net::IpAddr;
 use super::super::netlink::{self, FLAG_ACK, FLAG_CREATE, FLAG_REPLACE};
 use super::super::rtnetlink::{AF_INET, AF_INET6};
 use super::{
-    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, FLAG_ESN, Lifetime, NEW_AE, NEW_POLICY, Policy, SELECTOR, Sa,
-    SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_INFO, attribute,
+    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, FLAG_ESN, GET_DEFAULT, Lifetime, NEW_AE, NEW_POLICY, Policy,
+    SELECTOR, Sa, SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_INFO, attribute,
 };
 
 /// A dump of every SA ([`GET_SA`]) or policy ([`GET_POLICY`]).
 pub fn dump(kind: u16) -> Vec<u8> {
     netlink::request(kind, netlink::FLAG_DUMP, &[], &[])
+}
+
+/// Asks what becomes of packets that no policy is about.
+pub fn query_defaults() -> Vec<u8> {
+    netlink::request(GET_DEFAULT, 0, &[0; 4], &[])
 }
 
 fn put_address(into: &mut [u8], address: IpAddr) {

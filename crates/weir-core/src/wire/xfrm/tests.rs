@@ -155,3 +155,16 @@ fn a_key_of_zeros_is_hidden_and_no_key_is_not() {
     let key = |bytes: &[u8]| Key(Zeroizing::new(bytes.to_vec())).is_hidden();
     assert!(key(&[0; 20]) && !key(&[]) && !key(&[0, 0, 1]));
 }
+
+#[test]
+fn what_no_policy_is_about_is_let_be_or_blocked_by_direction() {
+    let said = |payload: &[u8]| read(&super::super::netlink::request(GET_DEFAULT, 0, payload, &[]));
+    let defaults = |blocks_in, blocks_forward, blocks_out| {
+        Ok(News::Defaults(Defaults { blocks_in, blocks_forward, blocks_out }))
+    };
+    assert_eq!(said(&[2, 2, 2]), defaults(false, false, false));
+    assert_eq!(said(&[2, 1, 2]), defaults(false, true, false));
+    assert_eq!(said(&[1, 0, 1]), defaults(true, false, true));
+    assert_eq!(said(&[]), Err(Malformed));
+    assert_eq!(query_defaults()[..8], [20, 0, 0, 0, 0x28, 0, 1, 0]);
+}

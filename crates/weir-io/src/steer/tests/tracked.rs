@@ -16,7 +16,7 @@ use super::model::INGRESS;
 use super::{FAR, OURS, local, mutated};
 use crate::clock;
 use crate::steer::flow_offload::{FlowOffload, OffloadCounters};
-use crate::steer::tracked::{DirectionWay, Passed, Tracked};
+use crate::steer::tracked::{DirectionWay, MAX_TRACKED, Passed, Tracked};
 use crate::steer::{Cause, LocalAddresses, load};
 
 const GENERATION: u64 = 9;
@@ -119,6 +119,56 @@ fn frame(way: &DirectionWay, payload: &[u8], flags: u8) -> Vec<u8> {
     }
 }
 
+/// RSTs that are not plain packets, and what may turn out to be one.
+fn odd_resets(way: &DirectionWay) -> Vec<Vec<u8>> {
+    let tuple = &way.rewrite.direction.arrives;
+    let to = |macs| Frame::ip(tuple.source, tuple.destination).expect("one family").macs(macs, FAR);
+    let tagged = |frame: Frame| way.in_vlan.map_or(frame.clone(), |vlan| frame.vlan(vlan));
+    let plain = tagged(to(OURS));
+    let segment = |flags: u8| {
+        let mut segment = [tuple.source_port.to_be_bytes(), tuple.destination_port.to_be_bytes()].concat();
+        segment.extend([1, 2, 3, 4, 5, 6, 7, 8, 0x50, flags, 9, 9, 0xab, 0xcd, 0, 0]);
+        segment
+    };
+    let mut shapes = vec![
+        plain.clone().ttl(1),
+        tagged(to([0xff; 6])),
+        plain.clone().fragment(0, true),
+        plain.clone().fragment(8, true),
+    ];
+    match tuple.source {
+        IpAddr::V4(_) => shapes.extend([plain.clone().options(&[1; 3]), plain.clone().options(&[1; 40])]),
+        IpAddr::V6(_) => {
+            let padding = |kind, length: u8| {
+                (kind, [&[length, 1, 4][..], &vec![0; 4 + 8 * usize::from(length)]].concat())
+            };
+            let headers = [padding(0, 0), padding(60, 3), padding(43, 2), padding(60, 0), padding(60, 0)];
+            shapes.extend((1..=headers.len()).map(|n| {
+                headers[..n].iter().fold(plain.clone(), |frame, (kind, body)| frame.extension(*kind, body))
+            }));
+            shapes.push(
+                headers[..2]
+                    .iter()
+                    .fold(plain.clone(), |f, (kind, body)| f.extension(*kind, body))
+                    .fragment(0, true),
+            );
+        }
+    }
+    let mut frames: Vec<Vec<u8>> = shapes
+        .iter()
+        .flat_map(|frame| [0x04, 0x14, 0x10].map(|f| frame.raw(tuple.protocol, &segment(f))))
+        .collect();
+    // Its flags come later.
+    frames.push(plain.clone().fragment(0, true).raw(tuple.protocol, &segment(0x14)[..8]));
+    if way.in_vlan.is_none() {
+        // A priority without a VLAN is no tag to the kernel.
+        let mut priority = plain.vlan(0).raw(tuple.protocol, &segment(0x04));
+        priority[14] |= 0xe0;
+        frames.push(priority);
+    }
+    frames
+}
+
 impl Rig {
     /// What is to become of a frame, and whose it is.
     fn expected(&self, frame: &[u8], in_force: bool) -> (Action, Vec<u8>, Option<(usize, usize)>) {
@@ -155,6 +205,63 @@ impl Rig {
             }
         }
         pass
+    }
+
+    /// The flow that the kernel may find this frame to be a RST of.
+    fn reset(&self, frame: &[u8]) -> Option<usize> {
+        let tagged = frame.get(12..14)? == [0x81, 0];
+        let tag = if tagged { u16::from_be_bytes([*frame.get(14)?, *frame.get(15)?]) & 0x0fff } else { 0 };
+        let packet = frame.get(if tagged { 18 } else { 14 }..)?;
+        let word = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
+        let (v4, at, fragment) = match frame[if tagged { 16 } else { 12 }..][..2] {
+            [8, 0] => {
+                packet.get(..20)?;
+                let piece = word(6)?;
+                if packet[9] != protocol::TCP || piece & 0x1fff != 0 {
+                    return None;
+                }
+                (true, usize::from(packet[0] & 15) * 4, piece & 0x2000 != 0)
+            }
+            [0x86, 0xdd] => {
+                packet.get(..40)?;
+                let (mut next, mut at, mut fragment, mut passed) = (packet[6], 40, false, 0);
+                while next != protocol::TCP {
+                    let header = packet.get(at..at + 8)?;
+                    passed += 1;
+                    at += match next {
+                        44 if word(at + 2)? & 0xfff8 == 0 => 8,
+                        0 | 43 | 60 => 8 + 8 * usize::from(header[1]),
+                        _ => return None,
+                    };
+                    fragment |= next == 44;
+                    next = header[0];
+                }
+                if passed > 4 {
+                    return None;
+                }
+                (false, at, fragment)
+            }
+            _ => return None,
+        };
+        packet.get(at..at + 4)?;
+        if !fragment && packet.get(at..at + 20)?[13] & 4 == 0 {
+            return None;
+        }
+        let address = |at: usize| match v4 {
+            true => IpAddr::from(*packet[at..].first_chunk::<4>().expect("looked at")),
+            false => IpAddr::from(*packet[at..].first_chunk::<16>().expect("looked at")),
+        };
+        let (source, destination) = if v4 { (12, 16) } else { (8, 24) };
+        let arrives = Tuple {
+            source: address(source),
+            destination: address(destination),
+            protocol: protocol::TCP,
+            source_port: word(at)?,
+            destination_port: word(at + 2)?,
+        };
+        let way =
+            |way: &DirectionWay| way.rewrite.direction.arrives == arrives && way.in_vlan.unwrap_or(0) == tag;
+        self.flows.iter().position(|both| both.iter().any(way))
     }
 
     fn compare(&self, what: &str, frame: &[u8], in_force: bool) -> Option<(usize, usize)> {
@@ -195,7 +302,9 @@ fn tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came() {
             corpus.push(priority);
         }
     }
+    corpus.extend(rig.flows.iter().flatten().flat_map(odd_resets));
     let mut passed = vec![[Passed::default(); 2]; rig.flows.len()];
+    let mut resets = vec![0; rig.flows.len()];
     let (mut forwarded, mut kernel, mut rx_bytes, mut tx_bytes) = (0_u64, 0_u64, 0, 0);
     for n in 0..90_000 {
         let frame = if n < corpus.len() { corpus[n].clone() } else { mutated(&corpus, &mut random) };
@@ -209,14 +318,21 @@ fn tracked_flows_are_translated_to_the_byte_and_all_else_is_left_as_it_came() {
                 rx_bytes += frame.len() as u64;
                 tx_bytes += out.len() as u64;
             }
-            None => kernel += 1,
+            None => {
+                kernel += 1;
+                rig.reset(&frame).into_iter().for_each(|flow| resets[flow] += 1);
+            }
         }
     }
     for (n, expected) in (0..).zip(&passed) {
         assert_eq!(rig.tracked.passed(n), *expected, "flow {n}");
+        assert_eq!(rig.tracked.resets(n), resets[n as usize], "RSTs of flow {n}");
         rig.tracked.clear(n);
-        assert_eq!(rig.tracked.passed(n), [Passed::default(); 2]);
+        assert_eq!((rig.tracked.passed(n), rig.tracked.resets(n)), ([Passed::default(); 2], 0));
     }
+    // Of UDP nothing ends a flow; of TCP each has some of every shape.
+    let tcp = |n: usize| rig.flows[n][0].rewrite.direction.arrives.protocol == protocol::TCP;
+    assert!((0..resets.len()).all(|n| if tcp(n) { resets[n] >= 14 } else { resets[n] == 0 }), "{resets:?}");
     let counted = [0, 1].map(|device| rig.offload.counters(DeviceId(device)).expect("readable"));
     let sum = |of: fn(&OffloadCounters) -> u64| counted.iter().map(of).sum::<u64>();
     assert_eq!((sum(|c| c.rx_packets), sum(|c| c.tx_packets)), (forwarded, forwarded));
@@ -273,5 +389,24 @@ fn flows_hold_only_as_long_as_they_are_followed() {
         for both in &rig.flows {
             rig.compare("followed", &frame(&both[0], b"x", 0x10), in_force);
         }
+    }
+}
+
+/// Answers may come in by two uplinks: there is room for as many flows as without.
+#[test]
+fn every_flow_has_room_for_a_third_place_where_its_packets_come_in() {
+    let mut random = SplitMix64::new(0x2b);
+    let test = "every_flow_has_room_for_a_third_place_where_its_packets_come_in";
+    let Some(mut rig) = rig(test, &mut random) else { return };
+    let both = rig.flows[0];
+    rig.flows.clone().iter().zip(0..).for_each(|(both, n)| rig.tracked.remove(n, both).expect("removed"));
+    for n in 0..MAX_TRACKED {
+        let of = |way: &DirectionWay, in_ifindex| {
+            let mut way = DirectionWay { in_ifindex, ..*way };
+            way.rewrite.direction.arrives.source = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
+            way
+        };
+        rig.tracked.install(n, &[of(&both[0], 1), of(&both[1], 1)]).expect("room");
+        rig.tracked.add(n, true, &of(&both[1], 2)).expect("room");
     }
 }

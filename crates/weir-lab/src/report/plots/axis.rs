@@ -169,6 +169,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             (Axis::Queues, Axis::Queues.number(c).map_or(String::new(), |n| format!("{n} queues"))),
             (Axis::WakeUp, Axis::WakeUp.word(c).unwrap_or_default()),
             (Axis::ZeroCopy, Axis::ZeroCopy.word(c).map_or(String::new(), |w| format!("zero-copy {w}"))),
+            (Axis::Xdp, Axis::Xdp.word(c).map_or(String::new(), |w| format!("XDP {w}"))),
             (
                 Axis::FlowOffload,
                 Axis::FlowOffload.word(c).map_or(String::new(), |w| format!("flow offload {w}")),

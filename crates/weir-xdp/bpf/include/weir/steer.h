@@ -105,6 +105,8 @@ struct flow_progress {
 
 /* Flows of the kernel's conntrack that are forwarded here. */
 #define TRACKED_MAX (1 << 17)
+/* Places of one family where their packets come in: two of each flow, more where answers come in by several next hops. */
+#define TRACKED_WAYS_MAX (1 << 19)
 
 /* How packets of one direction arrive; addresses and ports in network order. */
 struct tracked_key4 {
@@ -150,7 +152,8 @@ struct tracked_flow {
 	__u64 original_bytes;
 	__u64 reply_packets;
 	__u64 reply_bytes;
-	__u64 pad[3];
+	__u64 resets; /* segments that were left to the kernel and that it may take for a RST of the flow */
+	__u64 pad[2];
 };
 
 /* What stands before a frame in place of metadata: as long as an Ethernet header, and read as one a frame of nobody. */

@@ -6,6 +6,8 @@
  *
  * What begins or ends a connection, fragments, options, the last hop, too big, unknown: the kernel's. What stands in
  * src/conntrack/translate.rs of weir-core is done here, byte for byte. One VLAN tag is taken off, put on or replaced.
+ *
+ * A RST that is left to the kernel is counted by its flow: the kernel may shorten the entry's time and tell nobody.
  */
 #ifndef WEIR_TRACKED_H
 #define WEIR_TRACKED_H
@@ -17,7 +19,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct tracked_key4);
 	__type(value, struct tracked);
-	__uint(max_entries, 2 * TRACKED_MAX);
+	__uint(max_entries, TRACKED_WAYS_MAX);
 } weir_tracked4 SEC(".maps");
 
 struct {
@@ -25,7 +27,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct tracked_key6);
 	__type(value, struct tracked);
-	__uint(max_entries, 2 * TRACKED_MAX);
+	__uint(max_entries, TRACKED_WAYS_MAX);
 } weir_tracked6 SEC(".maps");
 
 struct {
@@ -48,6 +50,7 @@ struct {
 __u64 followed_until VALUE_OF(weir_followed);
 
 #define TCP_CONTROL 0x07 /* FIN, SYN, RST */
+#define TCP_RST 0x04
 #define TCP_ACK 0x10
 #define TCP_LEAST 20
 #define UDP_LEAST 8
@@ -201,7 +204,7 @@ static __always_inline int tracked_leave(struct xdp_md *ctx, const struct tracke
 
 	store64(mac, load64(way->out_macs));
 	store32(mac + 8, load32(way->out_macs + 8));
-	/* Packets of one direction come in one behind the other: by one device, or the same of several. */
+	/* Where a direction comes in by several devices at once some may not be counted; that it moves is what matters. */
 	if (way->reply) {
 		flow->reply_packets++;
 		flow->reply_bytes += extent->packet;
@@ -315,6 +318,110 @@ static __always_inline bool forward_tracked6(struct xdp_md *ctx, struct frame *f
 	translate_ports(frame, l4, way, ip->nexthdr);
 	*action = tracked_leave(ctx, way, flow, mac, &extent);
 	return true;
+}
+
+/* Headers between that of IPv6 and TCP which are passed over: hop by hop, routing, fragment, destination. */
+#define EXTENSIONS_MAX 4
+
+/* Whether the kernel may take a first fragment, or a whole packet, for a RST: the flags of a fragment may come later. */
+static __always_inline bool may_reset(const struct frame *frame, const __u8 *tcp, bool fragment)
+{
+	if (!within(frame, tcp, 4))
+		return false;
+	return fragment || (within(frame, tcp, TCP_LEAST) && tcp[13] & TCP_RST);
+}
+
+static __always_inline void count_reset(const struct tracked *way)
+{
+	struct tracked_flow *flow;
+	__u32 number;
+
+	if (!way)
+		return;
+	number = way->flow;
+	flow = bpf_map_lookup_elem(&weir_tracked, &number);
+	if (flow)
+		__sync_fetch_and_add(&flow->resets, 1);
+}
+
+static __always_inline void count_reset4(struct xdp_md *ctx, const struct frame *frame, __u16 vlan)
+{
+	const struct iphdr *ip = frame->l3;
+	const __u8 *tcp = frame->l3 + 4 * (*(const __u8 *)ip & 0x0f);
+
+	if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(0x1fff))
+		return;
+	if (!may_reset(frame, tcp, ip->frag_off & bpf_htons(0x2000)))
+		return;
+	struct tracked_key4 key = {
+		.source = load32(&ip->saddr),
+		.destination = load32(&ip->daddr),
+		.ports = load32(tcp),
+		.in_ifindex = ctx->ingress_ifindex,
+		.protocol = IPPROTO_TCP,
+		.vlan = vlan,
+	};
+
+	count_reset(bpf_map_lookup_elem(&weir_tracked4, &key));
+}
+
+static __always_inline void count_reset6(struct xdp_md *ctx, const struct frame *frame, __u16 vlan)
+{
+	const struct ipv6hdr *ip = frame->l3;
+	const void *from = &ip->saddr;
+	const __u8 *at = (const void *)(ip + 1);
+	__u8 next = ip->nexthdr;
+	bool fragment = false;
+
+	for (int header = 0; header < EXTENSIONS_MAX && next != IPPROTO_TCP; header++) {
+		if (!within(frame, at, 8))
+			return;
+		__u64 length = 8;
+
+		if (next == IPPROTO_FRAGMENT) {
+			if (load16(at + 2) & bpf_htons(0xfff8))
+				return;
+			fragment = true;
+		} else if (next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS) {
+			length += 8 * at[1];
+		} else {
+			return;
+		}
+		next = at[0];
+		at += length;
+	}
+	if (next != IPPROTO_TCP || !may_reset(frame, at, fragment))
+		return;
+	struct tracked_key6 key = {
+		.source = { load32(from), load32(from + 4), load32(from + 8), load32(from + 12) },
+		.destination = { load32(from + 16), load32(from + 20), load32(from + 24), load32(from + 28) },
+		.ports = load32(at),
+		.in_ifindex = ctx->ingress_ifindex,
+		.protocol = IPPROTO_TCP,
+		.vlan = vlan,
+	};
+
+	count_reset(bpf_map_lookup_elem(&weir_tracked6, &key));
+}
+
+/* Counts a frame that the kernel gets, if it may be a RST of a flow, in force or not: whatever else is odd about it. */
+static __always_inline void left_to_kernel(struct xdp_md *ctx)
+{
+	struct frame frame;
+	__u16 vlan = 0;
+
+	if (!parse_ethernet(ctx, &frame))
+		return;
+	/* The kernel takes a tag without a VLAN for none. */
+	if (frame.tagged)
+		vlan = bpf_ntohs(load16(frame.l3 - VLAN_TAG)) & VLAN_ID;
+	if (frame.ethertype == bpf_htons(ETH_P_IP)) {
+		if (within(&frame, frame.l3, sizeof(struct iphdr)))
+			count_reset4(ctx, &frame, vlan);
+	} else if (frame.ethertype == bpf_htons(ETH_P_IPV6)) {
+		if (within(&frame, frame.l3, sizeof(struct ipv6hdr)))
+			count_reset6(ctx, &frame, vlan);
+	}
 }
 
 /* Whether the frame leaves by a tracked flow, as `action` says; if not, it is the kernel's. */

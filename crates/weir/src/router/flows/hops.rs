@@ -7,7 +7,7 @@
 //!
 //! Promises: an original direction whose source is translated to an address of one of the ports leaves by that port, as the
 //! kernel let it; otherwise its weights, its dead hops and, where it goes by addresses, its hash are honoured. Who is asked once is
-//! asked again when the group is another. Refuses: translated flows where the kernel's hash has more in it than conntrack tells (a
+//! asked again when the group is another. What is translated to another port's own address has no way. Refuses: translated flows where the kernel's hash has more in it than conntrack tells (a
 //! card's hash, a flow label); others take one of the hops that it might have taken.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use weir_core::conntrack::{Direction, Reason};
 use weir_core::id::{AdjacencyId, PortId};
 use weir_core::router::lasting::Toward;
-use weir_core::tables::{Adjacency, Tables};
+use weir_core::tables::{Adjacency, Port, Tables};
 use weir_core::wire::ctnetlink::Tuple;
 use weir_core::wire::rtnetlink::Transit;
 use weir_io::netlink::routes::RouteRequests;
@@ -157,6 +157,17 @@ fn bound_to(tables: &Tables, direction: &Direction, hops: &[AdjacencyId]) -> Opt
     adjacencies(tables, hops).map(|(_, hop)| hop.port).find(covers)
 }
 
+/// Whether a direction's source is translated to another port's own address: where that is masquerade the kernel chose the other
+/// port when it made the entry, and ends it with the next packet.
+pub(super) fn is_bound_elsewhere(tables: &Tables, direction: &Direction, leaves_by: PortId) -> bool {
+    let source = direction.leaves.source;
+    if source == direction.arrives.source {
+        return false;
+    }
+    let has = |port: &Port| port.addresses.iter().any(|address| address.address == source);
+    !tables.ports.get(leaves_by.index()).is_some_and(has) && tables.ports.iter().any(has)
+}
+
 /// One of so many, by the addresses and ports of a direction.
 fn pick(direction: &Direction, len: usize) -> usize {
     let mut hasher = DefaultHasher::new();
@@ -211,6 +222,23 @@ mod tests {
         let picked: Vec<usize> = ["198.18.0.1", "198.18.0.2"].map(|source| pick(&to(source), 3)).into();
         assert_eq!(picked[0], picked[1], "by what arrives");
         assert!(picked[0] < 3 && pick(&to("198.18.0.1"), 0) == 0);
+    }
+
+    #[test]
+    fn a_source_that_is_translated_to_another_ports_address_does_not_leave_by_this_one() {
+        let mut net = Net::new();
+        let tables = net.tables();
+        let client = tuple(("10.0.0.2", 1000), ("10.200.0.9", 80));
+        let to = |source| Direction { arrives: client, leaves: tuple((source, 1000), ("10.200.0.9", 80)) };
+        let elsewhere = |source, port| is_bound_elsewhere(&tables, &to(source), port);
+        assert!(elsewhere("192.0.2.1", LAN_10), "an address of the other port");
+        assert!(!elsewhere("192.0.2.1", WAN), "its own");
+        assert!(!elsewhere("192.0.2.77", LAN_10), "nobody's own: a translation that names it");
+        let own = Direction {
+            arrives: tuple(("192.0.2.1", 1), ("10.200.0.9", 80)),
+            leaves: tuple(("192.0.2.1", 1), ("10.200.0.9", 80)),
+        };
+        assert!(!is_bound_elsewhere(&tables, &own, LAN_10), "not translated");
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn looked_up_by(direction: &Direction) -> [Tuple; 3] {
 struct Policies {
     /// Absent where the kernel has no IPsec.
     monitor: Option<xfrm::KeyMonitor>,
-    /// None: they are not known, or too many.
+    /// None: they are not known, or too many, or what none of them is about is blocked.
     selectors: Option<Vec<Selector>>,
 }
 
@@ -144,6 +144,11 @@ impl Policies {
 
     fn read(&mut self) {
         if self.monitor.is_none() {
+            return;
+        }
+        // Then what passes does so by its policies alone, which none here asks.
+        if xfrm::defaults().map_or(true, |defaults| defaults.blocks_forward || defaults.blocks_out) {
+            self.selectors = None;
             return;
         }
         let mut selectors = Vec::new();

@@ -16,19 +16,19 @@ use weir_core::route::Prefix;
 use weir_core::router::lasting::{NoWay, Toward, toward};
 use weir_core::tables::Tables;
 use weir_core::time::{Nanos, SECOND};
-use weir_core::wire::ctnetlink::{self, Event, TCP_ESTABLISHED};
+use weir_core::wire::ctnetlink::{self, TCP_ESTABLISHED};
 use weir_core::wire::protocol;
 use weir_io::clock;
-use weir_io::steer::tracked::{DirectionWay, MAX_TRACKED};
+use weir_io::steer::tracked::DirectionWay;
 
-use super::hops::{Asked, Choice, Leaves, adjacencies};
+use super::hops::{self, Asked, Choice, Leaves, adjacencies};
 use super::{Known, Thread, lock};
 
 /// Flows that are taken before the kernel is listened to again: at some 10 µs each, 5 ms.
 const TAKEN_A_TURN: usize = 512;
 
 /// How long a flow may be taken before it is: most connections are over by then, and taking them would cost more than it saves.
-const TAKEN_AFTER: Nanos = SECOND / 20;
+pub(super) const TAKEN_AFTER: Nanos = SECOND / 20;
 
 /// Places besides the first where packets of a direction come in: each takes room in the program's table.
 const OTHERS_MAX: usize = 3;
@@ -115,7 +115,7 @@ pub(super) struct Lifetimes {
     /// What it gives while data waits for its acknowledgement, or behind a window of zero.
     tcp_least_s: u32,
     /// What it gives after a RST, which may leave the state as it was.
-    close_s: u32,
+    pub close_s: u32,
     udp_s: u32,
 }
 
@@ -135,6 +135,11 @@ impl Lifetimes {
             close_s: read("tcp_timeout_close").unwrap_or(10),
             udp_s: read("udp_timeout_stream").unwrap_or(120),
         }
+    }
+
+    /// Whether so little is left as a RST leaves: of anything else a third of the least is left when an entry is given time.
+    pub fn is_after_reset(&self, left_s: u32) -> bool {
+        left_s <= self.close_s && self.close_s < self.tcp_s.min(self.tcp_least_s) / 3
     }
 
     fn of(&self, protocol: u8, heard_s: u32) -> u32 {
@@ -177,6 +182,7 @@ impl Thread {
                 Change::Release { id, gone } => {
                     known.wanted.remove(&id);
                     known.full.remove(&id);
+                    known.reset.remove(&id);
                     self.release(&mut known, id, gone);
                 }
             }
@@ -226,8 +232,7 @@ impl Thread {
                 lock(&self.tracked).set_in_force(taken.number, self.word);
                 continue;
             }
-            self.release(known, id, false);
-            known.wanted.insert(id);
+            self.give_back(known, id);
         }
         // What had no way may have one now.
         known.next = known.wanted.iter().copied().collect();
@@ -238,22 +243,20 @@ impl Thread {
         let Some(flow) = known.table.flow(id).filter(|_| known.wanted.contains(&id)) else {
             return if known.taken.contains_key(&id) { Ok(()) } else { Err(Reason::Waiting) };
         };
-        if known.free.is_empty() && known.unused >= MAX_TRACKED {
+        if known.numbers.are_all_used() {
             return Err(Reason::TableFull);
         }
-        let ways = self.ways(tables, &flow.directions(), [None; 2])?;
+        let (original, both) = (*flow.original(), flow.directions());
+        let ways = self.ways(tables, &both, [None; 2])?;
         if known.left_by.get(&id).is_some_and(|left| left.moved(&ways.both[0])) {
             return Err(Reason::Moved);
         }
-        let number = known.free.pop().unwrap_or(known.unused);
+        let number = known.numbers.take().ok_or(Reason::TableFull)?;
         if let Err(reason) = self.prepare(number, &ways) {
             known.counters.refused += 1;
-            if number != known.unused {
-                known.free.push(number);
-            }
+            known.numbers.give_back(number, self.take_out(number, &ways));
             return Err(reason);
         }
-        known.unused = known.unused.max(number + 1);
         let now = clock::now();
         lock(&self.tracked).set_in_force(number, self.word);
         let taken = Taken { number, ways, refresh: Refresh::new(now, 0), since: now };
@@ -261,6 +264,11 @@ impl Thread {
         known.left_by.remove(&id);
         known.wanted.remove(&id);
         known.counters.taken += 1;
+        // One that came before the program counted the flow's, or that a weir before this one saw.
+        if self.was_reset(&original) {
+            self.give_back_reset(known, id);
+            return Err(Reason::Reset);
+        }
         Ok(())
     }
 
@@ -316,6 +324,9 @@ impl Thread {
             self.leaves(tables, (both, 0), (toward[0], second?), before[0])?,
             self.leaves(tables, (both, 1), (toward[1], first?), before[1])?,
         ];
+        if hops::is_bound_elsewhere(tables, &both[0], leaves[0].port) {
+            return Err(Reason::Moved);
+        }
         let ways = [
             self.way(tables, both[0], (leaves[1].port, leaves[0]))?,
             self.way(tables, both[1], (leaves[0].port, leaves[1]))?,
@@ -382,30 +393,43 @@ impl Thread {
         })
     }
 
+    /// The flow is the kernel's from now on, and may be taken again.
+    fn give_back(&mut self, known: &mut Known, id: FlowId) {
+        let Some(taken) = known.taken.get(&id) else { return };
+        if lock(&self.tracked).resets(taken.number) > 0 {
+            return self.give_back_reset(known, id);
+        }
+        self.release(known, id, false);
+        known.wanted.insert(id);
+    }
+
     /// The flow is the kernel's from now on.
-    fn release(&mut self, known: &mut Known, id: FlowId, gone: bool) {
+    pub(super) fn release(&mut self, known: &mut Known, id: FlowId, gone: bool) {
         let Some(mut taken) = known.taken.remove(&id) else { return };
-        let (packets, bytes) = self.take_out(&taken);
+        known.numbers.give_back(taken.number, self.take_out(taken.number, &taken.ways));
+        let passed = lock(&self.tracked).passed(taken.number);
+        let (packets, bytes) = (passed[0].packets + passed[1].packets, passed[0].bytes + passed[1].bytes);
         known.counters.released += 1;
         known.counters.packets += packets;
         known.counters.bytes += bytes;
-        known.free.push(taken.number);
         let room = known.full.pop_first();
         known.next.extend(room);
         if !gone {
             known.left_by.extend(LeftBy::of(&taken.ways.both[0]).map(|left| (id, left)));
-            self.give_time(known, id, &mut taken.refresh, (clock::now(), packets, true));
+            // Who has seen a RST gives no time; whoever released it knows what becomes of it.
+            _ = self.give_time(known, id, &mut taken.refresh, (clock::now(), packets, true));
         }
     }
 
-    /// Ends a flow in the program; its packets and bytes.
-    fn take_out(&self, taken: &Taken) -> (u64, u64) {
-        let mut tracked = lock(&self.tracked);
-        if let Err(error) = tracked.remove(taken.number, taken.ways.all()) {
-            tracing::warn!("a flow is out of force, but stays in its table: {error}");
+    /// Ends a flow in the program; true when nothing of it is left there.
+    fn take_out(&self, number: u32, ways: &Ways) -> bool {
+        let removed = lock(&self.tracked).remove(number, ways.all());
+        if let Err(error) = &removed {
+            tracing::warn!(
+                "a flow is out of force, but stays in its table, and its number is not used again: {error}"
+            );
         }
-        let passed = tracked.passed(taken.number);
-        (passed.iter().map(|p| p.packets).sum(), passed.iter().map(|p| p.bytes).sum())
+        removed.is_ok()
     }
 
     /// Gives entries time whose packets passed here.
@@ -413,26 +437,35 @@ impl Thread {
         let shared = self.known.clone();
         let mut known = lock(&shared);
         let mut all = std::mem::take(&mut known.taken);
+        let mut reset = Vec::new();
         for (&id, taken) in &mut all {
-            let passed = lock(&self.tracked).passed(taken.number);
+            let (passed, resets) = {
+                let tracked = lock(&self.tracked);
+                (tracked.passed(taken.number), tracked.resets(taken.number))
+            };
             let packets = passed.iter().map(|p| p.packets).sum();
-            self.give_time(&mut known, id, &mut taken.refresh, (now, packets, false));
+            let given = self.give_time(&mut known, id, &mut taken.refresh, (now, packets, false));
+            if resets > 0 || given == Err(Reason::Reset) {
+                reset.push(id);
+            }
         }
         known.taken = all;
+        reset.into_iter().for_each(|id| self.give_back_reset(&mut known, id));
     }
 
+    /// `Err` where the entry has what a RST leaves.
     fn give_time(
         &mut self,
         known: &mut Known,
         id: FlowId,
         refresh: &mut Refresh,
         (now, packets, last): (Nanos, u64, bool),
-    ) {
-        let Some(flow) = known.table.flow(id) else { return };
+    ) -> Result<(), Reason> {
+        let Some(flow) = known.table.flow(id) else { return Ok(()) };
         let original = *flow.original();
         // What ends has another time, which is the kernel's to choose.
         if original.protocol == protocol::TCP && flow.tcp_state() != Some(TCP_ESTABLISHED) {
-            return;
+            return Ok(());
         }
         let heard = flow.lifetime_s();
         let lifetime = self.lifetimes.of(original.protocol, heard);
@@ -441,13 +474,9 @@ impl Thread {
             true => refresh.last(now, packets, lifetime),
             false => refresh.poll(now, packets, (least, lifetime)),
         };
-        let Some(left) = left else { return };
-        // A RST can leave the state as it was, and the entry with what closed ones have.
-        if original.protocol == protocol::TCP
-            && let Ok(Event::Present(entry)) = self.requests.query(&original)
-            && entry.timeout_s.is_some_and(|left| left <= self.lifetimes.close_s)
-        {
-            return;
+        let Some(left) = left else { return Ok(()) };
+        if self.was_reset(&original) {
+            return Err(Reason::Reset);
         }
         match self.requests.send(&ctnetlink::refresh(&original, left)) {
             Ok(()) => known.counters.refreshed += 1,
@@ -455,6 +484,7 @@ impl Thread {
                 self.refused("the time", &error);
             }
         }
+        Ok(())
     }
 
     /// Gives every flow back.
@@ -553,5 +583,12 @@ mod tests {
                 .map(|(p, s)| lifetimes.least_of(p, s)),
             [30, 30, 7]
         );
+        assert_eq!(
+            [9, 10, 11].map(|left| lifetimes.is_after_reset(left)),
+            [false; 3],
+            "others leave as little"
+        );
+        let usual = Lifetimes { tcp_least_s: 300, tcp_s: 432_000, ..lifetimes };
+        assert_eq!([9, 10, 11].map(|left| usual.is_after_reset(left)), [true, true, false]);
     }
 }

@@ -32,10 +32,11 @@ pub(super) fn open(
         return Err(PortError::new(format!("port xdp:{name}: more than {MAX_DEVICES} devices")));
     }
     let link = ready_link("xdp", name, &mut said)?;
+    let modes = xdp_modes(&link, with.workers.xdp, &mut said)?;
     let offloads = vec![switch_off_hiding(name, &mut said)];
     let tracked = tracked.lock().unwrap_or_else(PoisonError::into_inner);
     let tables = (&handle.shared.flows, &*tracked);
-    let steering = Steering::attach_tracked(name, link.index, xdp_modes(&link, &mut said), local, tables)
+    let steering = Steering::attach_tracked(name, link.index, modes, local, tables)
         .map_err(|e| PortError::new(e.to_string()))?;
     handle.shared.join(device, link.index);
     said.push(format!(
@@ -43,7 +44,7 @@ pub(super) fn open(
         steering.mode()
     ));
     let mut fallbacks = Vec::new();
-    if steering.mode() == XdpMode::Generic && !link.bond {
+    if steering.mode() == XdpMode::Generic && modes.contains(&XdpMode::Native) {
         let slower =
             format!("port {name}: its driver has no XDP; the program runs behind it, which is slower");
         said.push(slower.clone());

@@ -1,5 +1,7 @@
 //! What stands in a worker's device slot besides one queue: nothing yet, or several queues of one device.
 
+use std::os::fd::RawFd;
+
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{Batch, Frame, Pool};
 use weir_core::time::Nanos;
@@ -78,6 +80,11 @@ impl<D: Device<Chunk> + ?Sized> Device<Chunk> for Several<D> {
 
     fn unsent(&self) -> bool {
         self.queues.iter().any(|q| q.unsent())
+    }
+
+    fn take_owed_wake_up(&mut self) -> Option<RawFd> {
+        // The others send nothing.
+        self.queues[0].take_owed_wake_up()
     }
 
     fn received_by_kernel(&self) -> bool {

@@ -15,7 +15,7 @@ use weir_core::tables::Tables;
 use weir_core::time::{MILLISECOND, Nanos};
 use weir_core::verdict::Reason;
 use weir_io::umem::{Chunk, Umem};
-use weir_io::wake::Sleep;
+use weir_io::wake::{Sleep, wake_driver};
 use weir_io::{clock, cpu};
 
 use super::queues::{Absent, Several, add};
@@ -54,6 +54,8 @@ pub(super) struct Loop {
     past: Vec<DeviceStats>,
     polls: Vec<Vec<RawFd>>,
     sleep: Sleep,
+    /// Sockets whose drivers are woken by the next sleep.
+    owed: Vec<RawFd>,
     /// Idle breaths before a sleep.
     patience: u32,
     wake_up: WakeUp,
@@ -101,6 +103,7 @@ impl Loop {
             number: start.number,
             cpu: start.cpu,
             sleep,
+            owed: Vec::new(),
             router: Router::new().with_flow_key(start.key).with_worker(start.number),
             pool: start.umem.pool(),
             batch: Batch::new(),
@@ -182,13 +185,30 @@ impl Loop {
                 if self.patience == IDLE_BREATHS && now.saturating_sub(self.reported) >= MILLISECOND {
                     self.publish_report(now, tables.generation);
                 }
-                let waits = self.pool.free() == 0 || self.devices.iter().any(|device| device.unsent());
-                self.sleep.until_woken(if waits { SLEEP_SHORT } else { SLEEP_LONGEST });
+                self.fall_asleep();
+            } else if idle == 1 {
+                self.wake_drivers();
             }
         }
         self.router.shutdown(&mut self.pool);
         self.copy_counters(self.report.generation);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
+    }
+
+    /// Sleeps until a device has frames or somebody has news, and wakes drivers that were told nothing yet before.
+    fn fall_asleep(&mut self) {
+        let waits = self.pool.free() == 0 || self.devices.iter().any(|device| device.unsent());
+        self.owed.extend(self.devices.iter_mut().filter_map(|device| device.take_owed_wake_up()));
+        self.sleep.after_waking(&self.owed, if waits { SLEEP_SHORT } else { SLEEP_LONGEST });
+        self.owed.clear();
+    }
+
+    /// Wakes the drivers that a sleep would have woken.
+    fn wake_drivers(&mut self) {
+        for socket in self.devices.iter_mut().filter_map(|device| device.take_owed_wake_up()) {
+            // A refusal is the interface's state, which the device tells.
+            let _ = wake_driver(socket);
+        }
     }
 
     /// One slot and one outgoing queue for each of `devices`; empty until the control side fills it.
