@@ -109,7 +109,7 @@ struct Known<T> {
     /// Number of the last dump that named it.
     epoch: u64,
     numbered: Numbered,
-    /// Of an SA: the number the kernel was given for it, as long as it is the same SA.
+    /// The kernel was given this number for the SA, which is the same since.
     ahead: Option<u64>,
 }
 

@@ -534,7 +534,7 @@ proptest! {
     }
 }
 
-/// Of an SA that is made again with the number read at each of these moments weir has no more than the kernel has in the end, and
+/// Weir has no more of an SA that is made again with the number read at each of these moments than the kernel has in the end, and
 /// only one with all that is reserved is taken as if nothing had happened.
 #[test]
 fn an_sa_that_is_made_again_with_an_older_number_is_not_taken_with_less_than_is_reserved() {
