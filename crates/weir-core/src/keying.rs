@@ -109,6 +109,8 @@ struct Known<T> {
     /// Number of the last dump that named it.
     epoch: u64,
     numbered: Numbered,
+    /// The kernel was given this number for the SA, which is the same since.
+    ahead: Option<u64>,
 }
 
 /// Whether the kernel may have used an SA: what numbers and packets, only the kernel knows.
@@ -121,7 +123,7 @@ enum Numbered {
     ByDevice,
 }
 
-/// An SA that had numbers before it was heard of.
+/// An SA with the number it had when it was heard of.
 #[derive(Clone, Debug)]
 pub struct UsedBefore {
     pub key: SaKey,
@@ -176,7 +178,8 @@ impl Keying {
             News::SasFlushed(_) if news.flushes_esp() => !std::mem::take(&mut self.sas).is_empty(),
             News::Policy(policy) => {
                 let key = (policy.direction, policy.index);
-                let known = Known { it: *policy, order: 0, epoch: self.epoch, numbered: Numbered::No };
+                let known =
+                    Known { it: *policy, order: 0, epoch: self.epoch, numbered: Numbered::No, ahead: None };
                 let before = self.policies.insert(key, known);
                 before.is_none_or(|b| b.it != self.policies[&key].it)
             }
@@ -203,8 +206,11 @@ impl Keying {
         } else {
             Numbered::No
         };
-        let (order, numbered) = self.sas.get(&key).map_or((self.order, used), |k| (k.order, k.numbered));
-        let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered });
+        let (order, numbered, ahead) =
+            self.sas.get(&key).map_or((self.order, used, None), |k| (k.order, k.numbered, k.ahead));
+        // With less than it was given it is another, whose beginning was not heard.
+        let ahead = ahead.filter(|&ahead| sa.replay.is_none_or(|r| r.sent.max(r.received) >= ahead));
+        let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered, ahead });
         let now = &self.sas[&key].it;
         before.is_none_or(|b| Sa { lifetime: now.lifetime, replay: now.replay, ..b.it } != *now)
     }
@@ -261,6 +267,11 @@ impl Keying {
         self.names().into_iter().map(|(key, name)| (name.text, &self.sas[&key].it)).collect()
     }
 
+    /// The SA the kernel finds by this.
+    pub fn sa(&self, key: &SaKey) -> Option<&Sa> {
+        self.sas.get(key).map(|known| &known.it)
+    }
+
     /// SAs that would be taken, had the kernel not used them.
     pub fn to_be_replaced(&self) -> Vec<SaKey> {
         let ours = |sa: &Sa| sa.if_id != 0 && !self.devices.contains(&sa.if_id);
@@ -270,9 +281,19 @@ impl Keying {
     /// SAs that had numbers when they were heard of first and that no device has: they are to be had where those numbers are
     /// weir's own ([`Keying::take_back`]).
     pub fn used_before(&self) -> Vec<UsedBefore> {
+        self.without_device(|known| known.numbered == Numbered::Before)
+    }
+
+    /// SAs nobody was heard to use and the kernel was given no number for: one that was made again may have been used here.
+    pub fn not_ahead(&self) -> Vec<UsedBefore> {
+        self.without_device(|known| known.numbered == Numbered::No && known.ahead.is_none())
+    }
+
+    fn without_device(&self, which: impl Fn(&Known<Sa>) -> bool) -> Vec<UsedBefore> {
         let known = self.names().into_iter().filter_map(|(key, name)| {
-            let Known { it: sa, numbered, .. } = &self.sas[&key];
-            let ours = *numbered == Numbered::Before && sa.if_id != 0 && !self.devices.contains(&sa.if_id);
+            let known = &self.sas[&key];
+            let sa = &known.it;
+            let ours = which(known) && sa.if_id != 0 && !self.devices.contains(&sa.if_id);
             let replay = sa.replay.filter(|_| ours)?;
             let number = match name.direction {
                 Direction::Out => replay.sent,
@@ -283,10 +304,22 @@ impl Keying {
         known.collect()
     }
 
-    /// The numbers of this SA are weir's own: the kernel has not used it.
-    pub fn take_back(&mut self, key: &SaKey) {
+    /// The number of this SA is weir's own: the kernel has not used it.
+    pub fn take_back(&mut self, key: &SaKey, number: u64) {
         if let Some(known) = self.sas.get_mut(key).filter(|k| k.numbered == Numbered::Before) {
-            known.numbered = Numbered::No;
+            (known.numbered, known.ahead) = (Numbered::No, Some(number));
+        }
+    }
+
+    /// The number the kernel was given for an SA; none since the SA was made, where it is made again the same too.
+    pub fn ahead(&self, key: &SaKey) -> Option<u64> {
+        self.sas.get(key)?.ahead
+    }
+
+    /// The kernel was given this number for an SA.
+    pub fn set_ahead(&mut self, key: &SaKey, number: u64) {
+        if let Some(known) = self.sas.get_mut(key) {
+            known.ahead = Some(number);
         }
     }
 

@@ -116,9 +116,14 @@ impl Durable {
         self.index.get(identity).map(|&at| &self.entries[at].record)
     }
 
-    /// Sequence numbers that are or were the end of what was reserved for an SA.
-    pub(super) fn reserved(&self, identity: &Identity) -> Option<[u64; 3]> {
+    /// The highest sequence number that is reserved for an SA.
+    pub(super) fn reserved(&self, identity: &Identity) -> Option<u64> {
         self.index.get(identity).map(|&at| self.entries[at].reserved())
+    }
+
+    /// Whether a number is the end of what is reserved for an SA.
+    pub(super) fn has_reserved(&self, identity: &Identity, number: u64) -> bool {
+        self.index.get(identity).is_some_and(|&at| self.entries[at].has_reserved(number))
     }
 
     /// What an SA is recognised by. One outbound AEAD key is one sequence, whoever it is for; other keys are told
@@ -281,9 +286,15 @@ impl Control {
         kept.filter_map(|k| Some((k.spec.name.as_str(), k.spec.params.direction, of(k)?))).collect()
     }
 
-    /// Whether an SA's numbers, as somebody else has them, are exactly what was reserved for it here.
+    /// Whether an SA's number, as somebody else has it, is exactly what is reserved for it here: nobody but workers used it, and they
+    /// stay below it.
     pub fn has_reserved(&self, sa: &SaSpec, number: u64) -> bool {
-        self.gateway.reserved(sa).is_some_and(|reserved| reserved.contains(&number))
+        self.gateway.has_reserved(sa, number)
+    }
+
+    /// The highest sequence number that is reserved for an SA, used here or not.
+    pub fn reserved_for(&self, sa: &SaSpec) -> Option<u64> {
+        self.gateway.reserved(sa)
     }
 
     /// Somebody else goes on with an SA that is gone here, above what is reserved for it: workers that still have it get no more

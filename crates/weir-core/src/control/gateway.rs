@@ -318,9 +318,14 @@ impl Gateway {
         self.draining.iter().map(move |d| (&d.sa, d.until, users(&d.user)))
     }
 
-    /// Sequence numbers that are or were the end of what was reserved on disk for an SA.
-    pub(super) fn reserved(&self, sa: &SaSpec) -> Option<[u64; 3]> {
+    /// The highest sequence number that is reserved on disk for an SA.
+    pub(super) fn reserved(&self, sa: &SaSpec) -> Option<u64> {
         self.memory.reserved(sa, self.ciphers.as_deref())
+    }
+
+    /// Whether a number is the end of what is reserved on disk for an SA.
+    pub(super) fn has_reserved(&self, sa: &SaSpec, number: u64) -> bool {
+        self.memory.has_reserved(sa, self.ciphers.as_deref(), number)
     }
 
     /// Reserves nothing more for an SA that is gone.

@@ -95,10 +95,16 @@ impl Memory {
         state
     }
 
-    /// Sequence numbers that are or were the end of what was reserved on disk for an SA.
-    pub(super) fn reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Option<[u64; 3]> {
+    /// The highest sequence number that is reserved on disk for an SA.
+    pub(super) fn reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) -> Option<u64> {
         let durable = self.durable.as_ref()?;
         durable.reserved(&durable.identity(sa, one_sequence(sa), ciphers?))
+    }
+
+    /// Whether a number is the end of what is reserved on disk for an SA.
+    pub(super) fn has_reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>, number: u64) -> bool {
+        let (Some(durable), Some(ciphers)) = (&self.durable, ciphers) else { return false };
+        durable.has_reserved(&durable.identity(sa, one_sequence(sa), ciphers), number)
     }
 
     /// Whether an SA gets nothing more than is reserved for it on disk.

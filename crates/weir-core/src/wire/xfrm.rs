@@ -278,8 +278,7 @@ pub fn parse(message: &Message<'_>) -> Result<News, Malformed> {
             .map_or(News::Other, News::SaGone),
         EXPIRE => {
             let hard = *payload.get(USERSA_INFO).ok_or(Malformed)? != 0;
-            let at = align_of_expire(payload);
-            match key_of(usersa_id(payload)?, at)? {
+            match key_of(usersa_id(payload)?, behind_expire(payload))? {
                 Some(key) => News::SaExpired { key, hard },
                 None => News::Other,
             }
@@ -333,8 +332,8 @@ mod attribute {
     pub const DIRECTION: u16 = 33;
 }
 
-/// Attributes behind an EXPIRE; some kernels end it at its last byte.
-fn align_of_expire(payload: &[u8]) -> &[u8] {
+/// Attributes behind an EXPIRE, of which the kernel tells none but a mark: they begin behind its padding.
+fn behind_expire(payload: &[u8]) -> &[u8] {
     payload.get(EXPIRE_LEN..).unwrap_or_default()
 }
 

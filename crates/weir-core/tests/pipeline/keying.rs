@@ -327,14 +327,35 @@ fn an_sa_whose_numbers_are_weirs_own_is_taken_again() {
     let before = keying.used_before();
     let [only] = before.as_slice() else { panic!("one: {before:?}") };
     assert_eq!((only.key, only.number, only.spec.name.as_str()), (used.key, 1 << 20, "kernel:out:00001003"));
-    keying.take_back(&only.key);
+    keying.take_back(&only.key, only.number);
+    assert_eq!(keying.ahead(&used.key), Some(1 << 20));
     assert_eq!((keying.used_before().len(), keying.to_be_replaced().len()), (0, 0));
     assert_eq!(keying.wanted().policies[0].out, ["kernel:out:00001003"]);
     // Once a device had it nobody knows.
     keying.set_devices(BTreeSet::from([7]));
     keying.set_devices(BTreeSet::new());
-    keying.take_back(&used.key);
+    keying.take_back(&used.key, 1 << 20);
     assert!(keying.used_before().is_empty() && keying.to_be_replaced().contains(&used.key));
+}
+
+#[test]
+fn the_number_an_sa_was_given_is_forgotten_with_it_and_not_by_what_tells_of_it_again() {
+    let mut keying = keying();
+    child(&mut keying);
+    let key = out_sa(0x1001).key;
+    let with = |sent| {
+        let replay = Some(xfrm::Replay { sent, window: 32, ..xfrm::Replay::default() });
+        News::Sa(Box::new(Sa { replay, ..out_sa(0x1001) }))
+    };
+    keying.set_ahead(&key, 1 << 20);
+    keying.observe(with(1 << 20));
+    assert_eq!(keying.ahead(&key), Some(1 << 20));
+    keying.observe(News::SaGone(key));
+    keying.observe(with(0));
+    assert_eq!(keying.ahead(&key), None, "made again within one reading");
+    keying.set_ahead(&key, 1 << 20);
+    keying.observe(with(5));
+    assert_eq!(keying.ahead(&key), None, "made again, which was not heard");
 }
 
 #[test]

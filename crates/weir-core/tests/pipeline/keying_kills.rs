@@ -4,14 +4,15 @@
 //! ```text
 //! used by workers ≤ R, on disk ≤ K, the kernel's own number
 //!
-//! observe ─► apply ─► image ─► K of each SA ─► R ─► written: workers get it ─► publish
-//!              ▲       ▲         ▲           ▲       ▲                        workers use all they have at each arrow;
-//!              └───────┴─────────┴───────────┴───────┘                        weir ends at any of them
+//! apply ─►▪─ image ─►▪─ K of each SA ─►▪─ R on disk ─►▪─ workers get it ─►▪─ K of SAs made again ─► publish ─►▪
+//!
+//! ▪ a point: workers use all they have, and weir may end there
 //! ```
 //!
 //! Everything is the code of the daemon but for the disk, the kernel and the order above, which is that of
 //! `weir::router::{keying, durable}`. The kernel numbers an SA from K + 1, and takes only numbers above K: it does so while weir is away, and
-//! while a device has the SA's interface id.
+//! while a device has the SA's interface id. A key daemon that moves an SA (MOBIKE) makes it again with the K it has read, which may be an
+//! older one: until weir has heard of that, K may be less than what is used, and the kernel is taken not to use the SA.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -41,7 +42,10 @@ enum Step {
     Rekey,
     /// The key daemon deletes the eldest pair.
     DeleteOld,
-    /// The key daemon deletes the newest pair and makes it again with the kernel's numbers, as MOBIKE has it.
+    /// The key daemon reads the kernel's numbers of the newest pair.
+    Read,
+    /// The key daemon deletes the newest pair and makes it again, as MOBIKE has it, with the numbers it has read, or with those of
+    /// now.
     Move,
     /// weir hears what there is, and does what follows.
     Observe,
@@ -101,8 +105,6 @@ struct Life {
     keying: Keying,
     /// What workers have.
     tables: Option<Arc<Tables>>,
-    /// The numbers the kernel was given.
-    ahead: HashMap<String, u64>,
     counters: &'static [Counters],
     header: [u8; 64],
     /// The counters are those to go on from.
@@ -115,6 +117,10 @@ struct Ended;
 struct World {
     kernel: BTreeMap<u32, KernelSa>,
     pairs: Vec<[u32; 2]>,
+    /// Numbers the key daemon has read.
+    read: HashMap<u32, u64>,
+    /// SAs that were made again with them, of which weir has not heard.
+    moved: HashSet<u32>,
     device: bool,
     disk: Vec<u8>,
     counters_file: Option<Vec<u8>>,
@@ -149,6 +155,8 @@ impl World {
         World {
             kernel: BTreeMap::new(),
             pairs: Vec::new(),
+            read: HashMap::new(),
+            moved: HashSet::new(),
             device: false,
             disk: { empty }.last_image(0, 0),
             counters_file: None,
@@ -168,13 +176,22 @@ impl World {
         self.life = match (step, life) {
             (Step::Rekey, life) => self.rekey(life),
             (Step::DeleteOld, life) => self.delete_old(life),
+            (Step::Read, life) => {
+                let newest = self.pairs.last().copied().into_iter().flatten();
+                self.read =
+                    newest.filter_map(|spi| Some((spi, *self.kernel.get_mut(&spi)?.number()))).collect();
+                life
+            }
             (Step::Move, life) => self.moves(life),
             (Step::Wait(ms), life) => {
                 self.now += ms * MILLISECOND;
                 life
             }
+            (Step::Device, life) if !self.moved.is_empty() => life,
             (Step::Device, life) => {
                 self.device = !self.device;
+                // Within the moment of a move no device comes: the kernel would use the SA before weir has heard of it.
+                self.read.clear();
                 let mut life = life;
                 if let Some(life) = &mut life {
                     life.keying.set_devices(self.devices());
@@ -260,7 +277,9 @@ impl World {
                 let last = first + granted - 1;
                 self.judge.gives("weir", sa.params.spi, first, last);
                 self.judge.by_weir += 1;
-                if let Some(kernel) = self.kernel.get_mut(&sa.params.spi) {
+                if let Some(kernel) = self.kernel.get_mut(&sa.params.spi)
+                    && !self.moved.contains(&sa.params.spi)
+                {
                     let k = *kernel.number();
                     assert!(
                         last <= k,
@@ -278,7 +297,9 @@ impl World {
                 if number > 0 && esp::admit(state, &mut replay, number).is_ok() {
                     self.judge.takes("weir", spi, number);
                     self.judge.by_weir += 1;
-                    if let Some(kernel) = self.kernel.get_mut(&spi) {
+                    if let Some(kernel) = self.kernel.get_mut(&spi)
+                        && !self.moved.contains(&spi)
+                    {
                         let k = *kernel.number();
                         assert!(number <= k, "{number} of SA {spi:x} was taken, the kernel's number is {k}");
                     }
@@ -289,7 +310,7 @@ impl World {
     }
 
     fn kernel_uses(&mut self, n: u64, may: bool) {
-        for (spi, sa) in self.kernel.iter_mut().filter(|_| may) {
+        for (spi, sa) in self.kernel.iter_mut().filter(|(spi, _)| may && !self.moved.contains(spi)) {
             let (out, number) = (sa.out, sa.number());
             // Numbers of 32 bits end.
             if out && *number + n > u32::MAX.into() {
@@ -302,6 +323,8 @@ impl World {
             }
             *number += n;
             self.judge.by_kernel += 1;
+            // A key daemon that puts back what the kernel itself used is nothing weir could see.
+            self.read.remove(spi);
         }
     }
 
@@ -339,8 +362,14 @@ impl World {
     }
 
     fn moves(&mut self, life: Option<Life>) -> Option<Life> {
+        let read = std::mem::take(&mut self.read);
         for spi in self.pairs.last().copied().into_iter().flatten() {
-            let same = self.kernel[&spi].sa.clone();
+            let kernel = self.kernel.get_mut(&spi).expect("it is there");
+            if let Some(number) = read.get(&spi).filter(|&number| number < kernel.number()) {
+                *kernel.number() = *number;
+                self.moved.insert(spi);
+            }
+            let same = kernel.sa.clone();
             self.tell(&life, News::SaGone(same.key));
             self.tell(&life, News::Sa(Box::new(same)));
         }
@@ -359,8 +388,7 @@ impl World {
         keying.set_addresses(HashSet::from([ip("192.0.2.1")]));
         keying.set_devices(self.devices());
         self.dump(&mut keying);
-        let (ahead, tables) = (HashMap::new(), None);
-        let life = Life { control, keying, tables, ahead, counters, header, begun: false };
+        let life = Life { control, keying, tables: None, counters, header, begun: false };
         self.whole(life, World::take_keys)
     }
 
@@ -377,10 +405,18 @@ impl World {
 
     /// As the daemon does it when SAs are others.
     fn take_keys(&mut self, life: &mut Life) -> Result<(), Ended> {
-        for UsedBefore { key, number, spec } in life.keying.used_before() {
-            if life.control.has_reserved(&spec, number) {
-                life.ahead.insert(spec.name, number);
-                life.keying.take_back(&key);
+        let mut behind = Vec::new();
+        for used in life.keying.used_before() {
+            if life.control.has_reserved(&used.spec, used.number) {
+                life.keying.take_back(&used.key, used.number);
+            } else {
+                behind.push(used);
+            }
+        }
+        behind.extend(life.keying.not_ahead());
+        for UsedBefore { key, number, spec } in behind {
+            if let Some(reserved) = life.control.reserved_for(&spec).filter(|&r| r > number) {
+                self.set_number(life, &key, reserved);
             }
         }
         let before = life.control.desired().clone();
@@ -394,29 +430,41 @@ impl World {
         left.iter().for_each(|sa| life.control.freeze_sa(sa));
         self.point(life)?;
         self.write(life)?;
+        self.run_ahead(life)?;
         life.tables = life.control.take_snapshot().or(life.tables.take());
-        let named = life.keying.named();
-        life.ahead.retain(|name, _| named.contains_key(name));
+        // All that was made again is known now, and what workers may use of it.
+        self.moved.clear();
         self.point(life)
+    }
+
+    fn set_number(&mut self, life: &mut Life, key: &SaKey, number: u64) {
+        if let Some(kernel) = self.kernel.get_mut(&key.spi)
+            && life.keying.ahead(key) != Some(number)
+        {
+            *kernel.number() = number;
+            life.keying.set_ahead(key, number);
+        }
+    }
+
+    fn run_ahead(&mut self, life: &mut Life) -> Result<(), Ended> {
+        let named: HashMap<String, SaKey> =
+            life.keying.named().into_iter().map(|(name, sa)| (name, sa.key)).collect();
+        let reserved: Vec<(String, u64)> =
+            life.control.reserved_sequences().iter().map(|(name, _, n)| (name.to_string(), *n)).collect();
+        for (name, number) in reserved {
+            let Some(key) = named.get(&name).filter(|key| life.keying.ahead(key) != Some(number)) else {
+                continue;
+            };
+            self.set_number(life, key, number);
+            self.point(life)?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, life: &mut Life) -> Result<(), Ended> {
         while let Some(image) = life.control.state_image(self.now, WALL + self.now) {
             self.point(life)?;
-            let named: HashMap<String, u32> =
-                life.keying.named().into_iter().map(|(name, sa)| (name, sa.key.spi)).collect();
-            let reserved: Vec<(String, u64)> =
-                life.control.reserved_sequences().iter().map(|(name, _, n)| (name.to_string(), *n)).collect();
-            for (name, number) in reserved {
-                let Some(spi) = named.get(&name).filter(|_| life.ahead.get(&name) != Some(&number)) else {
-                    continue;
-                };
-                if let Some(kernel) = self.kernel.get_mut(spi) {
-                    *kernel.number() = number;
-                }
-                life.ahead.insert(name, number);
-                self.point(life)?;
-            }
+            self.run_ahead(life)?;
             self.disk = image;
             self.point(life)?;
             life.control.state_written(self.now, true);
@@ -430,14 +478,13 @@ impl World {
     fn stop(&mut self, life: &mut Life) -> Result<(), Ended> {
         life.tables = None;
         self.point(life)?;
-        let named: HashMap<String, u32> =
-            life.keying.named().into_iter().map(|(name, sa)| (name, sa.key.spi)).collect();
+        let named: HashMap<String, SaKey> =
+            life.keying.named().into_iter().map(|(name, sa)| (name, sa.key)).collect();
         for view in life.control.sas(self.now) {
             let (true, true) = (view.draining.is_none(), view.sequence > 0) else { continue };
-            let Some(kernel) = named.get(&view.name).and_then(|spi| self.kernel.get_mut(spi)) else {
-                continue;
-            };
-            if *kernel.number() == life.ahead.get(&view.name).copied().unwrap_or(0) {
+            let Some(key) = named.get(&view.name) else { continue };
+            let Some(kernel) = self.kernel.get_mut(&key.spi) else { continue };
+            if *kernel.number() == life.keying.ahead(key).unwrap_or(0) {
                 *kernel.number() = view.sequence;
             }
             self.point(life)?;
@@ -459,7 +506,8 @@ fn step() -> impl Strategy<Value = (Step, Option<u32>)> {
     let steps = prop_oneof![
         4 => Just(Step::Rekey),
         2 => Just(Step::DeleteOld),
-        1 => Just(Step::Move),
+        2 => Just(Step::Read),
+        2 => Just(Step::Move),
         6 => Just(Step::Observe),
         6 => Just(Step::Reserve),
         2 => prop::sample::select(vec![1, 100, 1100, 9000]).prop_map(Step::Wait),
@@ -486,7 +534,47 @@ proptest! {
     }
 }
 
-/// Every order of five things after a first child SA, with an end at every point of each.
+/// Weir has no more of an SA that is made again with the number read at each of these moments than the kernel has in the end, and
+/// only one with all that is reserved is taken as if nothing had happened.
+#[test]
+fn an_sa_that_is_made_again_with_an_older_number_is_not_taken_with_less_than_is_reserved() {
+    let rounds = 4;
+    for read_at in 0..rounds {
+        let mut world = World::new(true);
+        world.run(&Step::Rekey, None);
+        if read_at == 0 {
+            // Before weir was there: the kernel's number is 0.
+            world.run(&Step::Read, None);
+        }
+        world.run(&Step::Start, None);
+        for round in 1..rounds {
+            if round == read_at {
+                world.run(&Step::Read, None);
+            }
+            // Used up within a second: what is reserved grows.
+            world.run(&Step::Reserve, None);
+        }
+        world.run(&Step::Move, None);
+        world.run(&Step::Observe, None);
+        let life = world.life.as_ref().expect("it runs");
+        let taken = life.control.desired().ipsec.sas.len();
+        assert_eq!(taken, if read_at == 0 { 2 } else { 0 }, "read before reservation {read_at}");
+        for KernelSa { sa, out } in world.kernel.values() {
+            let replay = sa.replay.expect("it has numbers");
+            let k = if *out { replay.sent } else { replay.received };
+            let used = world.judge.given.get(&sa.key.spi).copied();
+            let taken = || world.judge.taken[&sa.key.spi].iter().max().copied();
+            assert!(used.or_else(taken).expect("it was used") <= k, "SA {:x}, {k}", sa.key.spi);
+        }
+        // With what the kernel has now it would be taken.
+        world.run(&Step::Move, None);
+        world.run(&Step::Observe, None);
+        let life = world.life.as_ref().expect("it runs");
+        assert_eq!(life.control.desired().ipsec.sas.len(), 2, "read before reservation {read_at}");
+    }
+}
+
+/// Every order of two things after a first child SA, with an end at every point of each; of `WEIR_ORDERS` things.
 #[test]
 fn every_short_order_of_steps_and_every_end_within_it_repeats_no_number() {
     let steps = [

@@ -13,17 +13,18 @@
 //! the SA, whenever this process ends, repeats none. Refuses: making, changing or deleting an SA of the kernel's.
 
 mod comparison;
+mod numbers;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use weir_core::control::{Control, SaEvent, SaView};
-use weir_core::ipsec::{Direction, SaSpec};
-use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, UsedBefore, Wanted, merge};
+use weir_core::control::{SaEvent, SaView};
+use weir_core::ipsec::SaSpec;
+use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, Wanted, merge};
 use weir_core::state::{Desired, Element, Error, IpsecElement};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
-use weir_core::wire::xfrm::{self, Lifetime, Replay, Sa, SaKey};
+use weir_core::wire::xfrm::{self, Lifetime, Sa};
 use weir_io::netlink::LinkInfo;
 use weir_io::netlink::xfrm::{KeyMonitor, KeyRequests, dump};
 
@@ -64,8 +65,6 @@ pub(super) struct Keys {
     asked: HashMap<String, (u64, Nanos)>,
     /// Bytes and packets as the kernel was told last.
     told: HashMap<String, (u64, u64)>,
-    /// The sequence numbers the kernel was given for its own SAs.
-    ahead: HashMap<String, u64>,
     /// SAs that went, and when.
     gone: VecDeque<(Nanos, SaSpec)>,
     told_at: Nanos,
@@ -117,7 +116,6 @@ pub(super) fn begin(config: &Config, kernel: &Kernel, now: Nanos) -> Result<Opti
         traps: Vec::new(),
         asked: HashMap::new(),
         told: HashMap::new(),
-        ahead: HashMap::new(),
         gone: VecDeque::new(),
         told_at: now,
         trapped_at: now,
@@ -232,13 +230,15 @@ impl Keys {
         self.left = left;
     }
 
-    fn send(&mut self, what: &str, request: &[u8]) {
+    /// True where the kernel did what was asked.
+    fn send(&mut self, what: &str, request: &[u8]) -> bool {
         match self.requests.send(request) {
-            Ok(()) => {}
+            Ok(()) => return true,
             // It went meanwhile, which its own message tells.
             Err(error) if error.raw_os_error() == Some(ESRCH) => {}
             Err(error) => tracing::warn!("netlink: {what}: {error}"),
         }
+        false
     }
 
     /// Has the kernel know what SAs have carried.
@@ -254,7 +254,6 @@ impl Keys {
             requests.push((view.name.clone(), now, counted(sa, now)));
         }
         self.told.retain(|name, _| named.contains_key(name));
-        self.ahead.retain(|name, _| named.contains_key(name));
         for (name, now, request) in requests {
             self.send("counters of an SA", &request);
             self.told.insert(name, now);
@@ -278,71 +277,6 @@ impl Keys {
             self.send("a policy of weir's", &xfrm::unblock(&selector));
         }
     }
-
-    /// Has the kernel number its SAs above what workers get next, before they get it.
-    pub(super) fn run_ahead(&mut self, control: &Control) {
-        let named = self.keying.named();
-        let mut requests = Vec::new();
-        for (name, direction, reserved) in control.reserved_sequences() {
-            let Some(sa) = named.get(name).filter(|_| self.ahead.get(name) != Some(&reserved)) else {
-                continue;
-            };
-            requests.extend(numbers(sa, direction, reserved).map(|r| (name.to_owned(), reserved, r)));
-        }
-        for (name, reserved, request) in requests {
-            self.send("sequence numbers of an SA", &request);
-            self.ahead.insert(name, reserved);
-        }
-    }
-
-    /// SAs whose numbers the kernel has from weir are taken again.
-    fn take_back(&mut self, control: &Control) {
-        for UsedBefore { key, number, spec } in self.keying.used_before() {
-            if control.has_reserved(&spec, number) {
-                self.ahead.insert(spec.name, number);
-                self.keying.take_back(&key);
-            }
-        }
-    }
-
-    /// A device has the interface id of these SAs: the kernel acts on them from now on, above what was used here. What it is
-    /// ahead is refused to the peer, so key daemons are asked for others.
-    fn hand_back(&mut self, sas: &[SaView], which: impl Fn(&Sa) -> bool) {
-        let named = self.keying.named();
-        let mut requests = Vec::new();
-        for view in sas.iter().filter(|view| view.draining.is_none()) {
-            let Some(sa) = named.get(&view.name).filter(|sa| which(sa)) else { continue };
-            if !self.ahead.contains_key(&view.name) && view.sequence > 0 {
-                requests.extend(numbers(sa, view.direction, view.sequence));
-            }
-            requests.push(xfrm::expire(&sa.key, false));
-        }
-        requests.iter().for_each(|request| self.send("an SA the kernel goes on with", request));
-    }
-
-    /// Workers have ended: the kernel gets the numbers that were used, where it has used none itself meanwhile.
-    fn hand_over(&mut self, sas: &[SaView]) {
-        let mut theirs: HashMap<SaKey, Replay> = HashMap::new();
-        let dumped = dump(|news| {
-            if let xfrm::News::Sa(sa) = news {
-                theirs.extend(sa.replay.map(|replay| (sa.key, replay)));
-            }
-        });
-        if let Err(error) = dumped {
-            return tracing::warn!("netlink: {error}; the kernel's SAs stay ahead of what was used");
-        }
-        let named = self.keying.named();
-        let mut requests = Vec::new();
-        for view in sas.iter().filter(|view| view.draining.is_none() && view.sequence > 0) {
-            let Some(sa) = named.get(&view.name) else { continue };
-            let Some(replay) = theirs.get(&sa.key) else { continue };
-            let there = if view.direction == Direction::Out { replay.sent } else { replay.received };
-            if there == self.ahead.get(&view.name).copied().unwrap_or(0) {
-                requests.extend(numbers(sa, view.direction, view.sequence));
-            }
-        }
-        requests.iter().for_each(|request| self.send("sequence numbers of an SA", request));
-    }
 }
 
 /// What becomes of SAs that cannot be written.
@@ -352,17 +286,6 @@ const UNWRITTEN: &str = "the kernel's new SAs are not used until the state direc
 const EEXIST: i32 = 17;
 /// `ESRCH` of errno(3): there is no such SA.
 const ESRCH: i32 = 3;
-
-/// Tells the kernel that an SA's numbers are used up to this one; none where nobody looks at them.
-fn numbers(sa: &Sa, direction: Direction, number: u64) -> Option<Vec<u8>> {
-    let replay = sa.replay.as_ref()?;
-    let (sent, received) = match direction {
-        Direction::Out => (number, 0),
-        Direction::In if replay.window == 0 => return None,
-        Direction::In => (0, number),
-    };
-    Some(xfrm::numbered(&sa.key, replay, sent, received))
-}
 
 fn counted(sa: &Sa, (bytes, packets): (u64, u64)) -> Vec<u8> {
     let used = if sa.lifetime.used == 0 { wall() / SECOND } else { sa.lifetime.used };
@@ -452,6 +375,8 @@ impl Daemon {
             debug_assert!(back.is_ok(), "{back:?}");
             return;
         }
+        // Those too that were made again meanwhile, for which nothing had to be written.
+        keys.run_ahead(&self.control);
         if keys.unwritten.take().is_some() {
             tracing::info!("the kernel's new SAs are used: the state directory was written");
         }
@@ -499,7 +424,7 @@ impl Daemon {
                 requests.push(trap.acquire.clone());
             }
         }
-        requests.iter().for_each(|request| keys.send("an acquire", request));
+        requests.iter().for_each(|request| _ = keys.send("an acquire", request));
     }
 
     /// When there is something due about the kernel's keys.

@@ -158,7 +158,7 @@ struct Thread {
     monitor: RouteMonitor,
     mirror: Mirror,
     ports: HashMap<u32, Arc<str>>,
-    /// Neighbours on ports, and whether the dump under way has told of them.
+    /// Neighbours on ports, as they were told of last.
     neighbors: HashMap<(u32, IpAddr), (State, Option<Mac>)>,
     /// See [`Update::neighbors`].
     told: Vec<NeighborUpdate>,

@@ -111,9 +111,24 @@ impl Entry {
         Entry { record, before, live: None }
     }
 
-    /// Sequence numbers that are or were the end of what was reserved for it.
-    pub fn reserved(&self) -> [u64; 3] {
-        [self.before, self.record.reserved.sequence, self.next_record().reserved.sequence]
+    /// The highest sequence number that is reserved for it: here, or where it was not used here, by an earlier life.
+    pub fn reserved(&self) -> u64 {
+        let before = if self.is_idle() { self.before } else { 0 };
+        let (now, next) = (self.record.reserved.sequence, self.next_record().reserved.sequence);
+        before.max(now).max(next)
+    }
+
+    /// Whether a number that somebody else has for it is one that was given out here as the end of what is reserved, and workers
+    /// neither have more nor get more by the image under way.
+    pub fn has_reserved(&self, number: u64) -> bool {
+        let (now, next) = (self.record.reserved.sequence, self.next_record().reserved.sequence);
+        let is_known = [self.before, now, next].contains(&number);
+        let most = match &self.live {
+            None => 0,
+            Some(live) if live.windowless => next,
+            Some(live) => live.granted.sequence.max(next),
+        };
+        is_known && number >= most
     }
 
     /// The state workers share, and the sequence number that is reserved up to once the image under way is written.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::super::netlink::{self, FLAG_ACK, FLAG_CREATE, FLAG_REPLACE};
 use super::super::rtnetlink::{AF_INET, AF_INET6};
 use super::{
-    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, GET_DEFAULT, Lifetime, NEW_AE, NEW_POLICY, Policy, Replay,
-    SELECTOR, SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_INFO, attribute,
+    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, FLAG_ESN, GET_DEFAULT, Lifetime, NEW_AE, NEW_POLICY, Policy,
+    SELECTOR, Sa, SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_INFO, attribute,
 };
 
 /// A dump of every SA ([`GET_SA`]) or policy ([`GET_POLICY`]).
@@ -54,9 +54,12 @@ pub fn counted(key: &SaKey, lifetime: &Lifetime) -> Vec<u8> {
 }
 
 /// Tells the kernel which sequence numbers of an SA are used: those it gives out begin behind `sent`, and of those
-/// it may take none up to `received` comes again. `replay` is how the kernel keeps them.
-pub fn numbered(key: &SaKey, replay: &Replay, sent: u64, received: u64) -> Vec<u8> {
-    let halves = |number: u64| (number as u32, (number >> 32) as u32);
+/// it may take none up to `received` comes again. None where the kernel has not told how it keeps them. Numbers of 32 bits
+/// end at the last of them: who ran out of them may have counted beyond it.
+pub fn numbered(sa: &Sa, sent: u64, received: u64) -> Option<Vec<u8>> {
+    let (key, replay) = (&sa.key, sa.replay.as_ref()?);
+    let last = if sa.flags & FLAG_ESN == 0 { u64::from(u32::MAX) } else { u64::MAX };
+    let halves = |number: u64| (number.min(last) as u32, (number.min(last) >> 32) as u32);
     let ((sent, sent_high), (received, received_high)) = (halves(sent), halves(received));
     let (kind, words) = match replay.words {
         0 => (attribute::REPLAY, vec![sent, received, u32::MAX]),
@@ -67,7 +70,7 @@ pub fn numbered(key: &SaKey, replay: &Replay, sent: u64, received: u64) -> Vec<u
         }
     };
     let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
-    event(key, (kind, &bytes))
+    Some(event(key, (kind, &bytes)))
 }
 
 /// Has the kernel tell that an SA reached a limit, as if it had itself; where it is hard the SA is gone.

@@ -111,6 +111,33 @@ fn what_is_sent_is_as_long_as_the_kernel_asks_and_names_the_sa() {
 }
 
 #[test]
+fn numbers_of_32_bits_end_where_the_kernel_gives_out_no_more() {
+    let Ok(News::Sa(sa)) = read(&captured("newsa-gcm")) else { panic!("an SA") };
+    let old = Replay { words: 0, window: 32, ..Replay::default() };
+    let new = Replay { words: 2, window: 64, ..Replay::default() };
+    // Words of the attribute behind its header: the lower halves, then where there are some the upper ones.
+    let told = |flags: u8, replay: Replay, sent: u64, received: u64| {
+        let sa = Sa { flags, replay: Some(replay), ..(*sa).clone() };
+        let bytes = numbered(&sa, sent, received).expect("it has numbers");
+        let message = messages(&bytes).next().expect("one").expect("whole");
+        let word = |n: usize| u32_at(message.payload, 48 + 4 + n * 4).expect("there");
+        match replay.words {
+            0 => [word(0), word(1), 0, 0],
+            _ => [word(1), word(2), word(3), word(4)],
+        }
+    };
+    let (last, beyond) = (u64::from(u32::MAX), (1 << 32) + 60);
+    for replay in [old, new] {
+        assert_eq!(told(0, replay, 7, 9), [7, 9, 0, 0]);
+        assert_eq!(told(0, replay, last, last), [u32::MAX, u32::MAX, 0, 0]);
+        assert_eq!(told(0, replay, beyond, 0), [u32::MAX, 0, 0, 0], "60 would be the next number again");
+        assert_eq!(told(0, replay, 0, beyond), [0, u32::MAX, 0, 0]);
+    }
+    assert_eq!(told(FLAG_ESN, new, beyond, beyond + 1), [60, 61, 1, 1]);
+    assert_eq!(numbered(&Sa { replay: None, ..*sa }, 1, 1), None);
+}
+
+#[test]
 fn what_the_kernel_shall_drop_is_read_back_as_a_policy_that_blocks() {
     let Ok(News::Policy(policy)) = read(&captured("newpolicy")) else { panic!("a policy") };
     let Ok(News::Policy(block)) = read(&block(&policy.selector, 9)) else { panic!("a policy") };
