@@ -219,7 +219,10 @@ impl Device<Chunk> for AfXdp {
         if accepted > 0 {
             let mover = self.mover();
             self.tx.submit(self.socket.as_fd(), mover, was_empty);
-        } else if self.tx.unsent {
+        }
+        if self.tx.unsent && (accepted == 0 || !frames.is_empty()) {
+            // The ring is full: the driver is to take frames now, for the caller to try again.
+            self.tx.owe_nothing();
             self.kick();
         }
         gone + accepted

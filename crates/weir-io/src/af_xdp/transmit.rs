@@ -14,7 +14,8 @@
 //!
 //! **Why by the sleep.** A worker that sends a batch mostly finds nothing afterwards and sleeps, which takes a system call as
 //! well. One call that waits can send before, so the wake-up is owed for one breath ([`Transmit::take_owed`]): whoever
-//! sleeps then pays it with that call. The breath after the next pays it at the latest.
+//! sleeps then pays it with that call. The breath after the next pays it at the latest. A frame alone is not kept waiting: it is
+//! likely that somebody waits for it.
 //!
 //! [`STALL_AFTER`]: super::stall::STALL_AFTER
 
@@ -114,13 +115,19 @@ impl Transmit {
         self.ring.submit();
         self.unsent = true;
         self.woken = None;
+        let several = self.ring.pending() > 1;
         self.owed = match self.owed {
-            Owed::No if mover == Mover::Waking && self.ring.needs_wakeup() => Owed::Now,
+            Owed::No if mover == Mover::Waking && several && self.ring.needs_wakeup() => Owed::Now,
             _ => Owed::No,
         };
         if self.owed == Owed::No {
             self.kick(port, mover);
         }
+    }
+
+    /// The next [`Transmit::kick`] wakes the driver.
+    pub fn owe_nothing(&mut self) {
+        self.owed = Owed::No;
     }
 
     /// The socket whose driver is to be woken for what was published: the caller does it.
@@ -233,7 +240,13 @@ mod tests {
         }
 
         fn send(&mut self, mover: Mover) {
-            assert!(self.transmit.ring.push(Desc { addr: 0, len: 64, options: 0 }));
+            self.send_frames(2, mover);
+        }
+
+        fn send_frames(&mut self, count: usize, mover: Mover) {
+            for _ in 0..count {
+                assert!(self.transmit.ring.push(Desc { addr: 0, len: 64, options: 0 }));
+            }
             self.transmit.submit(self.port.as_fd(), mover, false);
         }
 
@@ -278,11 +291,28 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_alone_has_its_driver_woken_at_once() {
+        let mut scene = Scene::new();
+        scene.send_frames(1, Mover::Waking);
+        assert_eq!(scene.wake_ups(), 1);
+        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none());
+    }
+
+    #[test]
+    fn a_sender_that_needs_room_has_its_driver_woken_at_once() {
+        let mut scene = Scene::new();
+        scene.send(Mover::Waking);
+        scene.transmit.owe_nothing();
+        scene.breathe();
+        assert_eq!(scene.wake_ups(), 1);
+    }
+
+    #[test]
     fn nothing_is_owed_when_the_driver_has_come_or_the_kernel_copies() {
         let mut scene = Scene::new();
         scene.send(Mover::Waking);
-        assert_eq!(scene.taken.ready(), 1);
-        assert!(scene.taken.pop().is_some());
+        assert_eq!(scene.taken.ready(), 2);
+        assert!(scene.taken.pop().is_some() && scene.taken.pop().is_some());
         scene.taken.release();
         assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none(), "it came by itself");
         scene.send(Mover::Copying);
