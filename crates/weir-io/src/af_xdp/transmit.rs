@@ -14,8 +14,7 @@
 //!
 //! **Why by the sleep.** A worker that sends a batch mostly finds nothing afterwards and sleeps, which takes a system call as
 //! well. One call that waits can send before, so the wake-up is owed for one breath ([`Transmit::take_owed`]): whoever
-//! sleeps then pays it with that call. The breath after the next pays it at the latest. A frame alone is not kept waiting: it is
-//! likely that somebody waits for it.
+//! sleeps then pays it with that call. The breath after the next pays it at the latest.
 //!
 //! [`STALL_AFTER`]: super::stall::STALL_AFTER
 
@@ -115,9 +114,8 @@ impl Transmit {
         self.ring.submit();
         self.unsent = true;
         self.woken = None;
-        let several = self.ring.pending() > 1;
         self.owed = match self.owed {
-            Owed::No if mover == Mover::Waking && several && self.ring.needs_wakeup() => Owed::Now,
+            Owed::No if mover == Mover::Waking && self.ring.needs_wakeup() => Owed::Now,
             _ => Owed::No,
         };
         if self.owed == Owed::No {
@@ -240,13 +238,7 @@ mod tests {
         }
 
         fn send(&mut self, mover: Mover) {
-            self.send_frames(2, mover);
-        }
-
-        fn send_frames(&mut self, count: usize, mover: Mover) {
-            for _ in 0..count {
-                assert!(self.transmit.ring.push(Desc { addr: 0, len: 64, options: 0 }));
-            }
+            assert!(self.transmit.ring.push(Desc { addr: 0, len: 64, options: 0 }));
             self.transmit.submit(self.port.as_fd(), mover, false);
         }
 
@@ -291,14 +283,6 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_alone_has_its_driver_woken_at_once() {
-        let mut scene = Scene::new();
-        scene.send_frames(1, Mover::Waking);
-        assert_eq!(scene.wake_ups(), 1);
-        assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none());
-    }
-
-    #[test]
     fn a_sender_that_needs_room_has_its_driver_woken_at_once() {
         let mut scene = Scene::new();
         scene.send(Mover::Waking);
@@ -311,8 +295,8 @@ mod tests {
     fn nothing_is_owed_when_the_driver_has_come_or_the_kernel_copies() {
         let mut scene = Scene::new();
         scene.send(Mover::Waking);
-        assert_eq!(scene.taken.ready(), 2);
-        assert!(scene.taken.pop().is_some() && scene.taken.pop().is_some());
+        assert_eq!(scene.taken.ready(), 1);
+        assert!(scene.taken.pop().is_some());
         scene.taken.release();
         assert!(scene.transmit.take_owed(scene.port.as_fd()).is_none(), "it came by itself");
         scene.send(Mover::Copying);

@@ -193,6 +193,8 @@ fn marked_connections_pass_the_firewall_by_translated_and_the_kernel_carries_on(
     let mut unmarked = Conversation::begin(&testbed, ip("10.2.0.2"));
     unmarked.exchange(100_000);
     wait_for_flows(&router, "reason=\"mark\"", 1);
+    // Its last acknowledgement, which the kernel may delay so long, would be marked.
+    thread::sleep(Duration::from_millis(250));
     nft(&testbed, RULES);
     router.signal("TERM");
     both(1_000_000);

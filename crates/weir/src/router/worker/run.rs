@@ -32,6 +32,8 @@ const IDLE_BREATHS_SHARED: u32 = 1;
 const IDLE_LONGEST: Nanos = MILLISECOND / 2;
 /// Idle breaths of a worker that was told never to sleep; it does once in some minutes without a frame.
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
+/// Breaths of one frame in a row after which a worker takes it that frames come one at a time.
+const LONE_FRAMES: u32 = 4;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
 const SLEEP_LONGEST: Duration = Duration::from_millis(10);
 /// Longest sleep while frames wait to be sent, or no buffer is free to receive into: nothing that ends these waits ends
@@ -56,6 +58,8 @@ pub(super) struct Loop {
     sleep: Sleep,
     /// Sockets whose drivers are woken by the next sleep.
     owed: Vec<RawFd>,
+    /// Breaths in a row that found one frame, idle ones aside.
+    lone: u32,
     /// Idle breaths before a sleep.
     patience: u32,
     wake_up: WakeUp,
@@ -104,6 +108,7 @@ impl Loop {
             cpu: start.cpu,
             sleep,
             owed: Vec::new(),
+            lone: 0,
             router: Router::new().with_flow_key(start.key).with_worker(start.number),
             pool: start.umem.pool(),
             batch: Batch::new(),
@@ -159,6 +164,7 @@ impl Loop {
             self.report.breaths += 1;
             if received > 0 {
                 idle = 0;
+                self.note_frames(received);
                 last_frame = now;
                 quiet_since = None;
             } else {
@@ -166,10 +172,8 @@ impl Loop {
                 self.report.idle_breaths += 1;
             }
             if now.saturating_sub(self.reported) >= REPORT_EVERY {
-                assert!(
-                    !self.fault.as_ref().is_some_and(|file| file.exists()),
-                    "told to by WEIR_FAULT_WORKER"
-                );
+                let told = self.fault.as_ref().is_some_and(|file| file.exists());
+                assert!(!told, "told to by WEIR_FAULT_WORKER");
                 self.publish_report(now, tables.generation);
             }
             if shared.stop.load(Ordering::Relaxed) {
@@ -193,6 +197,14 @@ impl Loop {
         self.router.shutdown(&mut self.pool);
         self.copy_counters(self.report.generation);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = self.report;
+    }
+
+    /// Where frames come one at a time somebody waits for each, and no driver is kept waiting for the next sleep.
+    fn note_frames(&mut self, received: usize) {
+        self.lone = if received == 1 { self.lone.saturating_add(1) } else { 0 };
+        if self.lone >= LONE_FRAMES {
+            self.wake_drivers();
+        }
     }
 
     /// Sleeps until a device has frames or somebody has news, and wakes drivers that were told nothing yet before.

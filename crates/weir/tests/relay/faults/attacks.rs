@@ -243,7 +243,12 @@ impl Secured {
 
 fn read(stream: &mut TcpStream, into: &mut Vec<u8>) {
     let mut piece = [0; 16 << 10];
-    let length = stream.read(&mut piece).expect("the relay speaks");
+    let length = loop {
+        match stream.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => break read.expect("the relay speaks"),
+        }
+    };
     assert!(length > 0, "the relay closed");
     into.extend_from_slice(&piece[..length]);
 }
