@@ -3,13 +3,15 @@
 //! The lab places kernel threads (NAPI) and subjects with it, and makes sure that no subject outlives it.
 
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// More than any service has.
 const PASSED_MAX: u32 = 253;
+/// What a child of this program had opened for it: its parent, then `NAME=NUMBER` for each.
+const PASSED: &str = "WEIR_PASSED";
 
 /// Binds a task (a thread id, or a process id for its main thread) to one CPU.
 pub fn pin(task: u32, cpu: u32) -> io::Result<()> {
@@ -52,7 +54,7 @@ pub fn reload(process: u32) -> io::Result<()> {
     signal(process, libc::SIGHUP)
 }
 
-/// Asks a relay to have the installed program take over from it (SIGUSR2).
+/// Asks a daemon to have the installed program take over from it (SIGUSR2).
 pub fn succeed(process: u32) -> io::Result<()> {
     signal(process, libc::SIGUSR2)
 }
@@ -85,7 +87,48 @@ pub fn passed_descriptors() -> Vec<OwnedFd> {
 pub fn passed_descriptors_by_name() -> Vec<(String, OwnedFd)> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()));
-    names.zip(passed_descriptors()).collect()
+    names.zip(passed_descriptors()).chain(passed_by_parent()).collect()
+}
+
+/// Has a child be given these descriptors under their names ([`passed_descriptors_by_name`]). It gets copies, which any
+/// other child of this process would get too until what is returned is dropped: start it at once.
+pub fn pass_descriptors(
+    command: &mut Command,
+    named: &[(String, BorrowedFd<'_>)],
+) -> io::Result<Vec<OwnedFd>> {
+    let mut copies = Vec::new();
+    let mut text = std::process::id().to_string();
+    for (name, fd) in named {
+        let copy = fd.try_clone_to_owned()?;
+        // SAFETY: this fcntl touches no memory; the descriptor is the copy made above.
+        result(unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_SETFD, 0) })?;
+        text += &format!(" {name}={}", copy.as_raw_fd());
+        copies.push(copy);
+    }
+    command.env(PASSED, text);
+    Ok(copies)
+}
+
+/// What [`pass_descriptors`] of the process that started this one said, while that one is there. They are given once.
+fn passed_by_parent() -> Vec<(String, OwnedFd)> {
+    static GIVEN: AtomicBool = AtomicBool::new(false);
+    let text = std::env::var(PASSED).unwrap_or_default();
+    let (parent, named) = text.split_once(' ').unwrap_or((text.as_str(), ""));
+    // SAFETY: getppid touches no memory and cannot fail.
+    let own_parent = unsafe { libc::getppid() };
+    if parent.parse::<i32>().ok() != Some(own_parent) || GIVEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let own = |entry: &str| {
+        let (name, number) = entry.rsplit_once('=')?;
+        let fd = number.parse::<i32>().ok().filter(|&fd| fd > 2)?;
+        // SAFETY: this fcntl touches no memory; on a number that is no descriptor it fails.
+        result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
+        // SAFETY: it is open, as fcntl says. The process that started this one says that it was opened for this one, so
+        // nobody else here owns it, and GIVEN lets this happen once.
+        Some((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }))
+    };
+    named.split(' ').take(PASSED_MAX as usize).filter_map(own).collect()
 }
 
 /// The command's process is killed when the *thread* that starts it ends, however it ends.
@@ -233,6 +276,44 @@ mod tests {
         assert_eq!(raise_descriptors(now).expect("the same"), now);
         let more = raise_descriptors(now + 1).expect("as many as it may");
         assert!((now..=now + 1).contains(&more));
+    }
+
+    /// The child is this test program again: it has the descriptor under its name, once, and nobody else has.
+    #[test]
+    fn a_child_has_what_is_passed_to_it_and_a_grandchild_has_not() {
+        const CHILD: &str = "WEIR_TEST_PASSED_TO";
+        let name = "process::tests::a_child_has_what_is_passed_to_it_and_a_grandchild_has_not";
+        let again = |what: &str| {
+            let mut command = Command::new(std::env::current_exe().expect("a test is a file"));
+            command.args(["--exact", name, "--nocapture"]).env(CHILD, what);
+            command
+        };
+        match std::env::var(CHILD).as_deref() {
+            Ok("child") => {
+                let mut grandchild = again("grandchild");
+                assert!(grandchild.status().expect("it starts").success(), "the grandchild has none");
+                let given = passed_descriptors_by_name();
+                let [(name, fd)] = &given[..] else { panic!("{given:?}") };
+                assert_eq!(name, "xdp-a=b");
+                let mut text = String::new();
+                let mut file = std::fs::File::from(fd.try_clone().expect("a descriptor"));
+                io::Read::read_to_string(&mut file, &mut text).expect("a pipe");
+                assert_eq!(text, "for the child");
+                assert!(passed_descriptors_by_name().is_empty(), "given once");
+            }
+            Ok(_) => assert!(passed_descriptors_by_name().is_empty(), "its parent passed nothing"),
+            Err(_) => {
+                let (reader, mut writer) = io::pipe().expect("a pipe");
+                io::Write::write_all(&mut writer, b"for the child").expect("it has room");
+                drop(writer);
+                let mut child = again("child");
+                let named = [("xdp-a=b".to_owned(), std::os::fd::AsFd::as_fd(&reader))];
+                let copies = pass_descriptors(&mut child, &named).expect("copies");
+                let status = child.status().expect("it starts");
+                drop(copies);
+                assert!(status.success(), "what the child says is above");
+            }
+        }
     }
 
     #[test]

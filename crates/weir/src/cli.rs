@@ -37,7 +37,7 @@ use crate::{config, router};
         `weir VERB --help` shows examples of each verb."
 )]
 pub struct Cli {
-    /// Control socket [default: /run/weir/NAME.sock, without root $XDG_RUNTIME_DIR/weir/NAME.sock]
+    /// Control socket [default: $RUNTIME_DIRECTORY/NAME.sock, /run/weir/NAME.sock, without root $XDG_RUNTIME_DIR/weir/NAME.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// What a daemon's log is: words, or a JSON object a line
@@ -62,7 +62,8 @@ enum Verb {
         sudo WEIR_LOG=debug weir run router.toml  say more\n\n\
         SIGTERM, SIGINT  new frames go to the kernel, frames that have arrived are sent, everything is removed\n\
                          with IPsec: transit stays dropped until weir runs again, or `weir release`\n\
-        SIGHUP           reads FILE again and applies it; a wrong file changes nothing\n\n\
+        SIGHUP           reads FILE again and applies it; a wrong file changes nothing\n\
+        SIGUSR2          the program that is installed now starts with --take-over: an upgrade; one that fails changes nothing\n\n\
         IPsec: examples/gateway.toml is a gateway to start from, `weir genkey` makes its keys.\n\n\
         A router that was killed leaves usable interfaces; the next one cleans up what it left.")]
     Run {
@@ -217,6 +218,7 @@ enum Verb {
         weir show routes for 10.9.0.1  the routes that lead there, the one that is used last\n  \
         weir show routes --from 1001   the next thousand\n  \
         weir show neighbors --match reachable   some of them; --limit 100 --from 101: the second hundred\n  \
+        weir show flows --match 192.0.2.7       flows of this host; --match not_established: of this reason\n  \
         weir show drops                why packets were dropped, and who has to act\n  \
         weir show sa                   security associations: traffic, state, why packets failed\n  \
         weir show spd                  policies in their order, with what each decided; --hit: those that did\n  \
@@ -230,13 +232,13 @@ enum Verb {
         /// routes: `for ADDRESS`
         #[arg(value_name = "for ADDRESS", num_args = 0..=2)]
         about: Vec<String>,
-        /// routes, neighbors, sa, spd, tunnels, peers: begin with this one, counted from 1
+        /// routes, neighbors, sa, spd, tunnels, flows, peers: begin with this one, counted from 1
         #[arg(long, value_name = "N")]
         from: Option<usize>,
         /// The same: this many
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
-        /// neighbors, sa, tunnels, peers: those with this in a name, an address, a key or a state
+        /// neighbors, sa, tunnels, flows, peers: those with this in a name, an address, a key, a state or a reason
         #[arg(long = "match", value_name = "TEXT")]
         matching: Option<String>,
         /// The daemon's own JSON

@@ -24,6 +24,7 @@ mod openapi;
 pub mod relay;
 pub mod router;
 pub mod service;
+mod successor;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod text;

@@ -5,4 +5,3 @@ mod handover;
 pub mod resources;
 pub mod run;
 mod show;
-mod successor;

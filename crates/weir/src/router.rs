@@ -34,6 +34,7 @@ mod policies;
 mod ports;
 pub mod resources;
 mod start;
+mod succession;
 mod worker;
 
 #[cfg(feature = "testing")]
@@ -63,7 +64,8 @@ use crate::config::Config;
 use crate::control::server::Server;
 use crate::control::{Request, RequestKind};
 use crate::failure::Failure;
-use crate::service::{self, Watchdog};
+use crate::service::Watchdog;
+use crate::successor::Successor;
 use enforcement::Points;
 use firewall::Firewall;
 use flow_offload::FlowOffloadHandle;
@@ -121,6 +123,7 @@ pub struct Daemon {
     /// Changes of policies since a file was applied.
     unsaved: policies::Unsaved,
     captures: capture::Captures,
+    successor: Successor,
 }
 
 /// A device that is ours now.
@@ -187,6 +190,7 @@ impl Daemon {
             }
             self.live.ask(now);
             self.watch_capture(now);
+            self.watch_successor();
             if stop {
                 return self.drain();
             }
@@ -306,7 +310,7 @@ impl Daemon {
         let become_of =
             if left.is_some() { "are dropped, but for the kernel's own" } else { "go to the kernel" };
         tracing::info!("stopping: new frames {become_of}; frames that have arrived are still sent");
-        service::stopping("frames that have arrived are still sent");
+        self.say_stopping();
         // What passed the kernel by is told to it before the programs go.
         self.flows = None;
         for open in self.open.values_mut() {

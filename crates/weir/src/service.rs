@@ -24,6 +24,11 @@ pub fn takes_over(status: &str) {
     tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Another process of this service serves from now on in place of this one, which is about to end.
+pub fn hands_over(to: u32, status: &str) {
+    tell(&[NotifyState::MainPid(to), NotifyState::Status(status)]);
+}
+
 /// A file is read again; [`ready`] comes when it is in force, or refused.
 pub fn reloading() {
     let mut states = vec![NotifyState::Reloading];

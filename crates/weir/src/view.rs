@@ -286,6 +286,9 @@ pub struct Drop {
 pub struct Flows {
     /// Entries of the kernel's conntrack that are followed.
     pub total: usize,
+    /// Those that match and follow the ones shown.
+    #[serde(default)]
+    pub more: usize,
     /// Those forwarded past the kernel come first.
     pub flows: Vec<Flow>,
 }
@@ -310,6 +313,14 @@ pub struct Flow {
     /// What passed the kernel by, of both directions; bytes of IP.
     pub packets: u64,
     pub bytes: u64,
+}
+
+impl Flow {
+    /// What it can be found by.
+    pub fn words(&self) -> Vec<&str> {
+        let own = [&self.protocol, &self.original, &self.reply, &self.way];
+        own.into_iter().chain(&self.reason).map(String::as_str).collect()
+    }
 }
 
 /// `GET /v1/offload`

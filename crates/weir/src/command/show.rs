@@ -112,7 +112,15 @@ pub struct PageArgs<'a> {
 impl Page {
     /// `for ADDRESS` (of routes), `--match TEXT` (of lists that have it), `--from N` and `--limit N`.
     pub fn of(topic: Topic, about: &[String], args: PageArgs<'_>) -> Result<Page, Failure> {
-        let pages = [Topic::Routes, Topic::Neighbors, Topic::Sa, Topic::Spd, Topic::Tunnels, Topic::Peers];
+        let pages = [
+            Topic::Routes,
+            Topic::Neighbors,
+            Topic::Sa,
+            Topic::Spd,
+            Topic::Tunnels,
+            Topic::Flows,
+            Topic::Peers,
+        ];
         let address = match about {
             [] => None,
             [word, address] if word == "for" => {
@@ -134,10 +142,9 @@ impl Page {
             return Err(Failure("show: `for` chooses routes; write `weir show routes`".into()));
         }
         let PageArgs { from, limit, matching } = args;
-        let first_flows = topic == Topic::Flows && from.is_none();
-        if (from.is_some() || limit.is_some()) && !pages.contains(&topic) && !first_flows {
+        if (from.is_some() || limit.is_some()) && !pages.contains(&topic) {
             return Err(Failure(
-                "show: --from and --limit choose routes, neighbors, sa, spd, tunnels and peers, --limit flows too; show one of them"
+                "show: --from and --limit choose routes, neighbors, sa, spd, tunnels, flows and peers; show one of them"
                     .into(),
             ));
         }
@@ -147,7 +154,7 @@ impl Page {
         let matched = matching.is_some();
         if matched && (!pages.contains(&topic) || matches!(topic, Topic::Routes | Topic::Spd)) {
             return Err(Failure(
-                "show: --match chooses neighbors, sa, tunnels and peers; routes have `for ADDRESS`, spd has --named".into(),
+                "show: --match chooses neighbors, sa, tunnels, flows and peers; routes have `for ADDRESS`, spd has --named".into(),
             ));
         }
         Ok(Page { about: address.or(matching.map(|text| format!("match={}", encoded(text)))), from, limit })
@@ -209,7 +216,10 @@ pub fn run(socket: &Path, topic: Topic, json: bool, shown: &Shown, page: &Page) 
             ipsec::spds(&spds, shown, (page.from.unwrap_or(1) - 1, page.limit))
         }
         Topic::Cache => cache::cache(&client::read(socket, topic.path()).map_err(Failure::of)?),
-        Topic::Flows => flows::flows(&client::read(socket, &page.path(topic, 0)).map_err(Failure::of)?),
+        Topic::Flows => {
+            let shown = client::read(socket, &page.path(topic, 0)).map_err(Failure::of)?;
+            flows::flows(&shown, page.from.unwrap_or(1))
+        }
         Topic::Offload => flows::offload(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Relay => relay::relay(&client::read(socket, topic.path()).map_err(Failure::of)?),
         Topic::Peers => {

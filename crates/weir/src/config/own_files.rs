@@ -5,7 +5,16 @@ use std::path::{Path, PathBuf};
 
 /// The first folder of `STATE_DIRECTORY`, which may name several; a relative one is none.
 pub fn state_directory() -> Option<PathBuf> {
-    let named = std::env::var_os("STATE_DIRECTORY")?;
+    directory("STATE_DIRECTORY")
+}
+
+/// The same of `RUNTIME_DIRECTORY` (`RuntimeDirectory=`): what is there ends with the service.
+pub fn runtime_directory() -> Option<PathBuf> {
+    directory("RUNTIME_DIRECTORY")
+}
+
+fn directory(variable: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable)?;
     std::env::split_paths(&named).next().filter(|path| path.is_absolute())
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use crate::config::Config;
+use crate::config::own_files::runtime_directory;
 use crate::view::Refusal;
 
 /// A daemon that does not answer within this is stuck; a full table takes a second or two to apply.
@@ -147,9 +148,10 @@ fn ends(socket: &Path, has_ended: impl Fn() -> bool) -> Result<(), ClientError> 
     Ok(())
 }
 
-/// The usual place of a router's socket: `/run/weir` for root, else this user's own folder.
+/// The usual place of a router's socket: where a service manager keeps what ends with the service, `/run/weir` for root, else
+/// this user's own folder.
 pub fn default_socket(name: &str) -> PathBuf {
-    folder().join(format!("{name}.sock"))
+    folders().swap_remove(0).join(format!("{name}.sock"))
 }
 
 /// The socket of the daemon this file makes.
@@ -157,10 +159,14 @@ pub fn socket_path(config: &Config) -> PathBuf {
     config.control.socket.clone().unwrap_or_else(|| default_socket(&config.name))
 }
 
-fn folder() -> PathBuf {
+/// Where sockets are, in the order they are looked for: packaged relays have theirs in a folder of their user.
+fn folders() -> Vec<PathBuf> {
+    if let Some(own) = runtime_directory() {
+        return vec![own];
+    }
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(own) if !is_root() => PathBuf::from(own).join("weir"),
-        _ => PathBuf::from("/run/weir"),
+        Some(own) if !is_root() => vec![PathBuf::from(own).join("weir")],
+        _ => ["/run/weir", "/run/weir-relay"].map(PathBuf::from).into(),
     }
 }
 
@@ -170,17 +176,23 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// `--socket`, or the one socket there is in the usual place.
+fn sockets_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    let mut sockets: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();
+    sockets.sort();
+    sockets
+}
+
+/// `--socket`, or the one socket there is in the first of the usual places that has any.
 pub fn find(given: Option<PathBuf>) -> Result<PathBuf, ClientError> {
     if let Some(given) = given {
         return Ok(given);
     }
-    let folder = folder();
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path());
-    let mut sockets: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == "sock")).collect();
-    sockets.sort();
+    let mut folders = folders();
+    let sockets = folders.iter().map(|folder| sockets_in(folder)).find(|sockets| !sockets.is_empty());
+    let sockets = sockets.unwrap_or_default();
     match sockets.as_slice() {
-        [] => Err(ClientError::NoSocket { folder }),
+        [] => Err(ClientError::NoSocket { folder: folders.swap_remove(0) }),
         [one] => Ok(one.clone()),
         _ => Err(ClientError::Several { sockets }),
     }

@@ -30,7 +30,6 @@ use weir_relay::warning::{Warning, warnings};
 use weir_relay::{Relay, keyfile};
 
 use super::resources::Resource;
-use super::successor::Successor;
 use super::{handover, show};
 use crate::config::relay::ReadKey;
 use crate::config::{self, Config};
@@ -38,6 +37,7 @@ use crate::control::server::{Server, metrics_listener};
 use crate::control::{ApplyRequest, Request, RequestKind, RequestQueue, Response, secrets};
 use crate::failure::Failure;
 use crate::service::{self, Watchdog};
+use crate::successor::Successor;
 use crate::view;
 
 /// Clients come back after this, spread over as much again, and try for the other.
@@ -408,7 +408,7 @@ impl Running {
 
     /// SIGUSR2: the program that is installed now takes over.
     fn start_successor(&mut self) -> Response {
-        match self.successor.start() {
+        match self.successor.start(&[]) {
             Ok(pid) => {
                 tracing::info!("process {pid} is started to take over");
                 Response::json(200, &serde_json::json!({ "successor": pid }))

@@ -35,11 +35,7 @@ impl Daemon {
                 service::ready(&self.status_line());
                 response
             }
-            RequestKind::Succeed => {
-                let why = "SIGUSR2: a router has no successor yet; restart it (`systemctl restart`): the kernel forwards, or drops, meanwhile";
-                tracing::error!("{why}");
-                Response::refusal(409, why.to_owned())
-            }
+            RequestKind::Succeed => self.start_successor(),
             RequestKind::Stop => Response::json(200, &self.status(now)),
             // The server of a router knows no path on which connections change hands.
             RequestKind::Upgraded(_) | RequestKind::UpgradeEnded { .. } => {
@@ -80,9 +76,9 @@ impl Daemon {
             Resource::Spds => Response::json(200, &self.spds()),
             Resource::Tunnels(page) => Response::json(200, &page.cut(&self.tunnels(), view::Tunnel::words)),
             Resource::Cache => Response::json(200, &self.cache()),
-            Resource::Flows { limit } => {
+            Resource::Flows(page) => {
                 let flows = self.flows.as_ref();
-                Response::json(200, &flows.map_or_else(view::Flows::default, |f| f.view(now, limit)))
+                Response::json(200, &flows.map_or_else(view::Flows::default, |f| f.view(now, &page)))
             }
             Resource::Offload => Response::json(200, &self.offload()),
             Resource::Trace { body } => match self.trace(&body) {

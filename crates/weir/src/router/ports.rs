@@ -15,7 +15,7 @@
 mod card;
 mod tracked;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -80,13 +80,21 @@ const LINK_NAME: &str = "xdp-";
 impl OpenPort {
     /// Gives the service manager the link of the XDP program, once for each that there comes to be.
     pub fn keep_link(&mut self, device: &str) {
-        let Some(attachment) = self.steering.as_ref().map(Steering::attachment) else { return };
-        if self.link != Some(attachment.number())
-            && let Some(link) = attachment.link()
+        let Some(number) = self.steering.as_ref().map(|steering| steering.attachment().number()) else {
+            return;
+        };
+        if self.link != Some(number)
+            && let Some((name, link)) = self.named_link(device)
         {
-            service::keep(&format!("{LINK_NAME}{device}"), link);
-            self.link = Some(attachment.number());
+            service::keep(&name, link);
+            self.link = Some(number);
         }
+    }
+
+    /// The link of the XDP program, under the name it is kept by.
+    pub fn named_link(&self, device: &str) -> Option<(String, BorrowedFd<'_>)> {
+        let link = self.steering.as_ref()?.attachment().link()?;
+        Some((format!("{LINK_NAME}{device}"), link))
     }
 
     /// The device is no longer ours: its program goes, whoever keeps the link.
@@ -99,7 +107,7 @@ impl OpenPort {
     }
 }
 
-/// Links of the process before this one, which the service manager kept.
+/// Links of the process before this one, which the service manager kept, or that process passed on. Call it while that one runs.
 pub fn inherit_links() {
     let passed = passed_descriptors_by_name().into_iter();
     attach::inherit(passed.filter(|(name, _)| name.starts_with(LINK_NAME)).map(|(_, link)| link));

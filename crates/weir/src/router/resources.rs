@@ -23,10 +23,7 @@ pub enum Resource {
     Spds,
     Tunnels(Page),
     Cache,
-    /// At most so many flows.
-    Flows {
-        limit: usize,
-    },
+    Flows(Page),
     Offload,
     Apply(ApplyRequest),
     Policies {
@@ -54,7 +51,7 @@ const INDEX: &str = "weir control socket of a router\n\
     GET  /v1/spd        IPsec: policies in order, what each decided\n\
     GET  /v1/tunnels    IPsec: tunnels of route mode\n\
     GET  /v1/cache      IPsec: flow caches and rules of SPDs, SPD lookup sources\n\
-    GET  /v1/flows      flows of the kernel's firewall; ?limit=N for more than 1,000\n\
+    GET  /v1/flows      flows of the kernel's firewall; the same, 1,000 without ?limit\n\
     GET  /v1/offload    how many of them are forwarded past it, and why the others are not\n\
     POST /v1/apply      a configuration as the body; ?dry-run only tells what it would do; ?file=NAME for complaints,\n\
     \x20                   ?folder=PATH where the keys file lies\n\
@@ -96,13 +93,9 @@ impl Resource {
             "/v1/tunnels" => Page::of(&request).map(Resource::Tunnels).and_then(get),
             "/v1/cache" => get(Resource::Cache),
             "/v1/flows" => {
-                let limit = request.option("limit").map(|n| {
-                    n.parse().map_err(|_| {
-                        Response::refusal(400, format!("flows: limit: got `{n}`, expected a number"))
-                    })
-                });
-                let limit = limit.transpose()?.unwrap_or(1000);
-                get(Resource::Flows { limit })
+                let page = Page::of(&request)?;
+                let limit = if request.option("limit").is_some() { page.limit } else { Some(1000) };
+                get(Resource::Flows(Page { limit, ..page }))
             }
             "/v1/offload" => get(Resource::Offload),
             "/v1/config" => get(Resource::Config),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -35,19 +34,20 @@ use super::gateway::Watch;
 use super::keying;
 use super::live::LiveHandle;
 use super::ports::{self, With};
+use super::succession::{Predecessor, end_predecessor};
 use super::worker::{EVENTS_QUEUED_MAX, EventSender, OpenDevice, Start, Worker};
 use super::{Daemon, Kernel, Open, device_id, links};
 use super::{memory, mirror};
 use crate::config::ipsec::Ciphers;
 use crate::config::settings::WakeUp;
 use crate::config::{self, Config, Kind};
-use crate::control::client::{self, ClientError, socket_path};
+use crate::control::client::socket_path;
 use crate::control::server::Server;
 use crate::control::{RequestQueue, secrets};
 use crate::failure::Failure;
 use crate::service::{self, Watchdog};
+use crate::successor::Successor;
 use crate::text::count;
-use crate::view;
 
 /// Buffers of a worker beside its rings: two batches in flight of each kind, held frames, ICMP.
 const BUFFERS_BESIDE: u32 = 2048;
@@ -120,7 +120,7 @@ fn start_behind(
     let kernel = Kernel::ask().map_err(|e| resource("netlink", &e))?;
     devices_exist(&config, &kernel.links)?;
     let firewall = Firewall::begin(&config, bypass_firewall)?;
-    end_predecessor(take_over.then_some(&socket))?;
+    let predecessor = end_predecessor(take_over.then_some(&socket))?;
     let now = clock::now();
     let (mut control, state) = begin(&config, &kernel, now, &socket, (&state_args, &waker))?;
     let (mut routes, passes) = mirror::begin(&config, &kernel.links, now, &waker, &mut control)?;
@@ -129,9 +129,7 @@ fn start_behind(
     let local = local_addresses(&tables, &kernel, routes.as_mut().zip(passes))?;
     points.arm_all(&config, &kernel.links, local.as_ref()).map_err(Failure::of)?;
     let (state, keys) = (state?, keying::begin(&config, &kernel, now)?);
-    let queue = RequestQueue { requests: requests_in, waker: waker.clone() };
-    let server = Server::start(&socket, config.control.metrics, queue).map_err(Failure::of)?;
-    tracing::info!("control socket {}", socket.display());
+    let server = serve(&socket, &config, RequestQueue { requests: requests_in, waker: waker.clone() })?;
     let (placement, umems) = placed(&config, &kernel)?;
     let key = FlowKey::new(std::collections::hash_map::RandomState::new().build_hasher().finish());
     let published = Arc::new(ArcSwap::new(tables.clone()));
@@ -175,8 +173,9 @@ fn start_behind(
         started: now,
         unsaved: Default::default(),
         captures: Default::default(),
+        successor: Successor::of_this_process(),
     };
-    daemon.begin().map(|()| daemon)
+    daemon.begin(predecessor).map(|()| daemon)
 }
 
 /// What wakes the control thread, and where it waits for that.
@@ -186,24 +185,18 @@ fn waker_and_sleep() -> Result<(Arc<Waker>, Sleep), Failure> {
     Ok((waker, sleep))
 }
 
+/// Answers on the control socket from now on.
+fn serve(socket: &Path, config: &Config, queue: RequestQueue) -> Result<Server, Failure> {
+    let server = Server::start(socket, config.control.metrics, queue).map_err(Failure::of)?;
+    tracing::info!("control socket {}", socket.display());
+    Ok(server)
+}
+
 /// Which CPUs forward, and the buffers of each.
 fn placed(config: &Config, kernel: &Kernel) -> Result<(Placement, Vec<Arc<Umem>>), Failure> {
     let placement = place(config)?;
     let umems = buffers(config, &kernel.links, placement.cpus.len())?;
     Ok((placement, umems))
-}
-
-/// Has the router that answers on this socket end in order, where there is one: its devices, its socket and the state of its
-/// SAs are free then.
-fn end_predecessor(socket: Option<&PathBuf>) -> Result<(), Failure> {
-    let Some(socket) = socket else { return Ok(()) };
-    let before: view::Status = match client::read(socket, "/v1/status") {
-        Ok(status) => status,
-        Err(ClientError::NotReached { .. }) if UnixStream::connect(socket).is_err() => return Ok(()),
-        Err(error) => return Err(Failure::of(error)),
-    };
-    tracing::info!("taking over from process {}, weir {}: it ends in order", before.pid, before.version);
-    client::stop(socket).and_then(|()| client::wait_for_end(socket, before.pid)).map_err(Failure::of)
 }
 
 /// What devices are opened with at the start: frames stay with the kernel until everything is ready.
@@ -274,7 +267,7 @@ fn begin(
 }
 
 impl Daemon {
-    fn begin(&mut self) -> Result<(), Failure> {
+    fn begin(&mut self, predecessor: Option<Predecessor>) -> Result<(), Failure> {
         // Devices that opening set up or made (tun) are known to the kernel only now.
         self.list();
         self.steer_esp();
@@ -299,6 +292,9 @@ impl Daemon {
             tracing::info!("{} of the process before are no longer attached", count(unused, "XDP program"));
         }
         self.keep_links();
+        if let Some(before) = predecessor {
+            before.say(self);
+        }
         tracing::info!("{} is ready", self.config.name);
         service::ready(&self.status_line());
         Ok(())
@@ -391,7 +387,6 @@ type Opened = (BTreeMap<String, Open>, Vec<Vec<OpenDevice>>);
 
 /// Every device of the file, and by worker its queues in the order of device ids.
 fn open_devices(config: &Config, tables: &Tables, with: &With<'_>) -> Result<Opened, Failure> {
-    ports::inherit_links();
     let mut open = BTreeMap::new();
     let mut devices: Vec<Vec<OpenDevice>> = with.umems.iter().map(|_| Vec::new()).collect();
     for port in config.devices() {

@@ -79,6 +79,16 @@ impl Running {
     }
 }
 
+/// A process that is nobody's child here, killed on drop.
+pub struct Orphan(pub u32);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = process::kill(self.0);
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -22,7 +22,7 @@ use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_io::af_packet::AfPacket;
 use weir_io::{netlink, netns, offload};
 
-use super::daemon::{Running, program};
+use super::daemon::{Orphan, Running, program};
 pub use super::machine::{PATIENCE, ip, run, until};
 use super::machine::{missing, set};
 
@@ -226,6 +226,19 @@ impl Router {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    /// Has the program that is installed take over, and waits until it is ready. It logs where this router does.
+    pub fn succeed(&mut self) -> Orphan {
+        self.signal("USR2");
+        assert!(self.wait(), "{}", self.log());
+        let log = self.log();
+        let pid = log.lines().find_map(|line| line.split_once(" is started to take over"));
+        let pid = pid.and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        let successor = Orphan(pid.unwrap_or_else(|| panic!("no process is named: {log}")));
+        self.wait_for(&format!("took over from process {}", self.pid()));
+        until("it is ready", || (self.log().matches(" is ready").count() > 1).then_some(()));
+        successor
     }
 
     pub fn pid(&self) -> u32 {

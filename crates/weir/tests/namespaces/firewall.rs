@@ -193,6 +193,15 @@ fn marked_connections_pass_the_firewall_by_translated_and_the_kernel_carries_on(
     let mut unmarked = Conversation::begin(&testbed, ip("10.2.0.2"));
     unmarked.exchange(100_000);
     wait_for_flows(&router, "reason=\"mark\"", 1);
+    let listed = |args: &[&str]| router.told(&[&["show", "flows"], args].concat());
+    let (of_host, of_reason) = (listed(&["--match", "fd02::2"]), listed(&["--match", "mark"]));
+    assert!(of_host.contains("[fd02::2]:") && !of_host.contains("10.2.0.2"), "{of_host}");
+    // Below the heads of columns.
+    assert!(of_reason.lines().count() == 2 && !of_reason.contains("xdp"), "{of_reason}");
+    let first = listed(&["--match", "10.2.0.2", "--limit", "1"]);
+    assert!(first.contains("xdp") && first.contains("# 1 flow more: --from 2"), "{first}");
+    let second = listed(&["--match", "10.2.0.2", "--limit", "1", "--from", "2"]);
+    assert!(second.lines().count() == 2 && !second.contains("xdp"), "{second}");
     // Its last acknowledgement, which the kernel may delay so long, would be marked.
     thread::sleep(Duration::from_millis(250));
     nft(&testbed, RULES);

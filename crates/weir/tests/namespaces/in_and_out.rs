@@ -298,12 +298,15 @@ fn a_gateway_loses_only_what_is_sent_while_it_is_away() {
     for (client, far) in pairs {
         ping(&testbed.west, client, far);
     }
-    let mut away = Vec::new();
+    let (mut away, mut orphans) = (Vec::new(), Vec::new());
     let fates = under_flows(&flows(&testbed.west.client, &testbed.west.server, pairs), |progress| {
-        for how in ["TERM", "KILL", "take over", "TERM"] {
+        for how in ["TERM", "KILL", "take over", "TERM", "signal"] {
             progress.arrives(300);
             let before = progress.sent();
-            if how == "take over" {
+            if how == "signal" {
+                orphans.push(west.succeed());
+                assert!(west.log().contains("was dropped, never sent as cleartext"), "{}", west.log());
+            } else if how == "take over" {
                 let next = testbed.west.take_over(&text(Side::West));
                 assert!(west.wait(), "{}", west.log());
                 west = next;

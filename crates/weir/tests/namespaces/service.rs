@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::testbed::{Router, Testbed, run};
+use super::in_and_out::{flows, is_all_there, kernels, under_flows};
+use super::testbed::{Router, Testbed, run, until};
 use super::traffic::{ping, ways};
 
 struct Manager {
@@ -17,6 +18,8 @@ struct Manager {
     socket: UnixDatagram,
     /// What it keeps, by name.
     kept: BTreeMap<String, OwnedFd>,
+    /// Every message.
+    heard: Vec<String>,
 }
 
 impl Manager {
@@ -24,7 +27,7 @@ impl Manager {
         let path = testbed.folder.join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
-        Manager { path, socket, kept: BTreeMap::new() }
+        Manager { path, socket, kept: BTreeMap::new(), heard: Vec::new() }
     }
 
     /// Does what the messages so far ask for.
@@ -48,6 +51,7 @@ impl Manager {
             } else if message.lines().any(|line| line == "FDSTORE=1") {
                 self.kept.insert(name.expect("a name"), fds.pop().expect("a descriptor"));
             }
+            self.heard.push(message);
         }
     }
 
@@ -135,6 +139,53 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     assert!(router.wait(), "{}", router.log());
     manager.kept.clear();
     assert!(!is_attached("r1"), "a stopped service leaves nothing");
+}
+
+/// As a package's upgrade has it: one signal, and the program that is installed by then takes over.
+#[test]
+fn the_installed_program_takes_over_from_a_router_at_a_signal_and_loses_nothing() {
+    let test = "the_installed_program_takes_over_from_a_router_at_a_signal_and_loses_nothing";
+    let Some((testbed, pairs)) = kernels(test) else { return };
+    let mut manager = Manager::new(&testbed);
+    let config = format!("routes = \"kernel\"\n{}", testbed.config("auto", ""));
+    let fates = under_flows(&flows(&testbed.client, &testbed.server, pairs), |progress| {
+        let mut router = manager.start(&testbed, &config);
+        let before = ["r0", "r1"].map(|device| manager.link(device));
+
+        // A file that the new program refuses changes nothing.
+        testbed.file("router.toml", "nonsense = 1\n");
+        router.signal("USR2");
+        router.wait_for("this router goes on");
+        manager.listen();
+        assert!(!manager.heard.iter().any(|message| message.contains("MAINPID")), "{:?}", manager.heard);
+        progress.arrives(100);
+        testbed.file("router.toml", &config);
+
+        let successor = router.succeed();
+        manager.listen();
+        let own = format!("MAINPID={}", successor.0);
+        let said =
+            manager.heard.iter().position(|message| message.contains(&own)).expect("another main process");
+        let ready =
+            manager.heard.iter().rposition(|message| message.contains("READY=1")).expect("it is ready");
+        assert!(said < ready, "{:?}", manager.heard);
+        assert!(!manager.heard.iter().any(|message| message.contains("STOPPING")), "{:?}", manager.heard);
+        for (device, (link, program)) in ["r0", "r1"].into_iter().zip(before) {
+            let now = manager.link(device);
+            assert_eq!(now.0, link, "{device}: the same link; {}", router.log());
+            assert_ne!(now.1, program, "{device}: another program");
+        }
+        let log = router.log();
+        let told = log.lines().find(|line| line.contains("took over from process")).expect("it is said");
+        assert!(told.contains(" ms without a router, in which the kernel forwarded"), "{told}");
+        progress.arrives(100);
+        weir_io::process::terminate(successor.0).expect("it runs");
+        until("it ends as it was told", || router.log().matches("(0 unaccounted)").nth(1).map(drop));
+        manager.listen();
+        assert!(manager.heard.iter().any(|message| message.contains("STOPPING")), "{:?}", manager.heard);
+        progress.arrives(100);
+    });
+    is_all_there(&fates, "a successor started by a signal");
 }
 
 /// A router that is told to run its program behind the driver must not go on with a link of the driver.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::daemon::{Running, program};
+use crate::daemon::{Orphan, Running, program};
 use crate::machine::{PATIENCE, until};
 
 struct Manager {
@@ -104,16 +104,18 @@ fn a_router_says_that_it_is_ready_alive_reloading_and_stopping() {
 }
 
 #[test]
-fn a_relay_without_a_key_of_its_own_makes_it_where_the_manager_keeps_state() {
+fn a_relay_without_a_key_and_a_socket_of_its_own_has_them_where_the_manager_keeps_state_and_what_runs() {
     let manager = Manager::new();
-    let state = manager.folder.join("state");
-    std::fs::create_dir(&state).expect("a folder");
+    let [state, runtime] = ["state", "runtime"].map(|name| manager.folder.join(name));
+    [&state, &runtime].map(|folder| std::fs::create_dir(folder).expect("a folder"));
     let file = manager.file("[relay]\nlisten = \"127.0.0.1:0\"\ntls = \"off\"\nio = \"epoll\"\n");
     let mut command = Command::new(program());
-    command.arg("--socket").arg(manager.folder.join("control")).arg("run").arg(&file);
-    command.env("STATE_DIRECTORY", &state);
-    let mut daemon = Running::start(&mut command, manager.folder.join("control"));
+    command.arg("run").arg(&file).env("STATE_DIRECTORY", &state).env("RUNTIME_DIRECTORY", &runtime);
+    let mut daemon = Running::start(&mut command, runtime.join("daemon.sock"));
     until("it is ready", || daemon.log().contains("is ready").then_some(()));
+    assert!(daemon.told(&["show", "status"]).contains("daemon"), "{}", daemon.log());
+    let found = Command::new(program()).args(["show", "status"]).env("RUNTIME_DIRECTORY", &runtime).output();
+    assert!(found.expect("weir starts").status.success(), "a command of the same unit finds it");
     weir_io::process::terminate(daemon.child.id()).expect("it runs");
     until("it ends", || daemon.child.try_wait().expect("a child of ours"));
     let key = std::fs::metadata(state.join("daemon.key")).expect("a key");
@@ -135,16 +137,6 @@ fn a_successor_is_the_managers_process_before_the_one_before_ends() {
     let (_, before) = manager.hears("STOPPING=1", &second);
     let stopped = before.iter().any(|message| message.contains("STOPPING"));
     assert!(!stopped, "the one before said that the service stops: {before:?}");
-}
-
-/// A process that is nobody's child here.
-struct Orphan(u32);
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = weir_io::process::kill(self.0);
-    }
 }
 
 #[test]

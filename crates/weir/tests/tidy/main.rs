@@ -265,6 +265,23 @@ fn links_between_documents_lead_somewhere() {
     assert_clean(complaints);
 }
 
+/// Every package of the workspace has one version, which is this one's.
+#[test]
+fn changelog_and_images_have_the_version_that_is_built() {
+    let version = env!("CARGO_PKG_VERSION");
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect(path);
+    let changelog = read("CHANGELOG.md");
+    let newest = changelog.lines().find_map(|line| line.strip_prefix("## ")).expect("a heading");
+    assert_eq!(newest.split(' ').next(), Some(version), "the newest heading of CHANGELOG.md");
+    for path in ["docs/packages.md", "packaging/oci/headscale/compose.yaml"] {
+        let text = read(path);
+        let tags: Vec<&str> = text.split("localhost/weir-relay:").skip(1).collect();
+        assert!(!tags.is_empty(), "{path} names no image");
+        let other = tags.iter().find(|tag| !tag.starts_with(version));
+        assert!(other.is_none(), "{path}: an image of another version than {version}");
+    }
+}
+
 #[test]
 fn every_dependency_has_its_reason() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace manifest");

@@ -3,7 +3,8 @@
 use crate::text::{count, duration, table};
 use crate::view;
 
-pub fn flows(shown: &view::Flows) -> String {
+/// A page of flows whose first is number `from`.
+pub fn flows(shown: &view::Flows, from: usize) -> String {
     let row = |f: &view::Flow| {
         [
             f.protocol.clone(),
@@ -19,10 +20,9 @@ pub fn flows(shown: &view::Flows) -> String {
     };
     let head = ["flow", "original", "answers", "mark", "way", "because", "for", "packets", "bytes"];
     let mut out = table(head, 7..9, shown.flows.iter().map(row).collect());
-    if shown.flows.len() < shown.total {
-        let more = shown.total - shown.flows.len();
-        out +=
-            &format!("{} more; `weir show flows --limit {}` shows all\n", count(more, "flow"), shown.total);
+    if shown.more > 0 {
+        let next = from + shown.flows.len();
+        out += &format!("# {} more: --from {next}\n", count(shown.more, "flow"));
     }
     out
 }

@@ -1,11 +1,12 @@
 //! What is shown of flows.
 
-use weir_core::conntrack::{FlowId, Way};
+use weir_core::conntrack::{Flow, FlowId, Way};
 use weir_core::time::{Nanos, SECOND};
 use weir_core::wire::ctnetlink::Tuple;
 use weir_core::wire::protocol;
 
 use super::{Flows, lock};
+use crate::control::page::Page;
 use crate::router::Daemon;
 use crate::view;
 
@@ -54,35 +55,51 @@ impl Flows {
         }
     }
 
-    /// At most `limit` flows, those forwarded here first.
-    pub fn view(&self, now: Nanos, limit: usize) -> view::Flows {
+    /// A page of flows, those forwarded here first.
+    pub fn view(&self, now: Nanos, page: &Page) -> view::Flows {
         let known = lock(&self.known);
         let tracked = lock(&self.tracked);
         let here = |id: &FlowId| known.taken.contains_key(id);
         let first = known.table.flows().filter(|(id, _)| here(id));
         let all = first.chain(known.table.flows().filter(|(id, _)| !here(id)));
-        let flows = all.take(limit).map(|(id, flow)| {
-            let taken = known.taken.get(&id);
-            let [original, reply] = taken.map(|t| tracked.passed(t.number)).unwrap_or_default();
+        let matching = all.map(|(id, flow)| (id, shown(flow)));
+        let mut matching = matching.filter(|(_, flow)| page.matches(&flow.words())).skip(page.skip);
+        // What passed by is asked for of those alone that are shown: a system call each.
+        let counted = |(id, flow): (FlowId, view::Flow)| {
+            let Some(taken) = known.taken.get(&id) else { return flow };
+            let [original, reply] = tracked.passed(taken.number);
             view::Flow {
-                protocol: if flow.original().protocol == protocol::TCP { "tcp" } else { "udp" }.to_owned(),
-                original: tuple(flow.original()),
-                reply: tuple(flow.reply()),
-                mark: flow.mark(),
-                way: match flow.way() {
-                    Way::Xdp => "xdp".to_owned(),
-                    Way::Kernel(_) => "kernel".to_owned(),
-                },
-                reason: match flow.way() {
-                    Way::Xdp => None,
-                    Way::Kernel(reason) => Some(reason.name().to_owned()),
-                },
-                age_seconds: taken.map(|t| now.saturating_sub(t.since) as f64 / SECOND as f64),
+                age_seconds: Some(now.saturating_sub(taken.since) as f64 / SECOND as f64),
                 packets: original.packets + reply.packets,
                 bytes: original.bytes + reply.bytes,
+                ..flow
             }
-        });
-        view::Flows { total: known.table.len(), flows: flows.collect() }
+        };
+        let limit = page.limit.unwrap_or(usize::MAX);
+        let flows: Vec<view::Flow> = matching.by_ref().take(limit).map(counted).collect();
+        let total = known.table.len();
+        let more = match page.matching {
+            Some(_) => matching.count(),
+            None => total.saturating_sub(page.skip + flows.len()),
+        };
+        view::Flows { total, more, flows }
+    }
+}
+
+/// A flow, but for what passed the kernel by.
+fn shown(flow: &Flow) -> view::Flow {
+    let (way, reason) = match flow.way() {
+        Way::Xdp => ("xdp", None),
+        Way::Kernel(reason) => ("kernel", Some(reason.name().to_owned())),
+    };
+    view::Flow {
+        protocol: if flow.original().protocol == protocol::TCP { "tcp" } else { "udp" }.to_owned(),
+        original: tuple(flow.original()),
+        reply: tuple(flow.reply()),
+        mark: flow.mark(),
+        way: way.to_owned(),
+        reason,
+        ..view::Flow::default()
     }
 }
 

@@ -1,13 +1,16 @@
-//! A relay starts the program that stands in its own place now, to take over from it: an upgrade by one signal.
+//! A daemon starts the program that stands in its own place now, to take over from it: an upgrade by one signal.
 //!
 //! Promises: the successor is started as this process was, with `--take-over`; one that fails is named with its status, and
-//! this relay serves on. Refuses: a second successor while the first is on its way; a relay without a file (`--dev`),
+//! this daemon goes on. Refuses: a second successor while the first is on its way; a relay without a file (`--dev`),
 //! whose key and certificate no other could have.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, ExitStatus};
+
+use weir_io::process::pass_descriptors;
 
 /// What a service manager says to one process alone.
 const OF_THIS_PROCESS: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
@@ -30,7 +33,7 @@ impl fmt::Display for SuccessorError {
                 write!(f, "process {pid} is about to take over already; wait for it to be ready, or stop it")
             }
             SuccessorError::NotStarted { program, error } => {
-                write!(f, "{}: not started ({error}); this relay serves on", program.display())
+                write!(f, "{}: not started ({error}); what runs goes on", program.display())
             }
         }
     }
@@ -48,8 +51,8 @@ impl Successor {
         Successor { command: succeeding(std::env::args_os().collect()), child: None }
     }
 
-    /// Starts the program that has this one's name on disk now.
-    pub fn start(&mut self) -> Result<u32, SuccessorError> {
+    /// Starts the program that has this one's name on disk now. It has these descriptors too, by their names.
+    pub fn start(&mut self, descriptors: &[(String, BorrowedFd<'_>)]) -> Result<u32, SuccessorError> {
         if let Some(child) = &self.child {
             return Err(SuccessorError::Underway { pid: child.id() });
         }
@@ -61,12 +64,18 @@ impl Successor {
         OF_THIS_PROCESS.iter().for_each(|name| {
             command.env_remove(name);
         });
-        let started = command.spawn();
-        let child =
-            started.map_err(|error| SuccessorError::NotStarted { program: program.clone(), error })?;
+        let child = pass_descriptors(&mut command, descriptors)
+            .and_then(|_until_it_runs| command.spawn())
+            .map_err(|error| SuccessorError::NotStarted { program: program.clone(), error })?;
         let pid = child.id();
         self.child = Some(child);
         Ok(pid)
+    }
+
+    /// The process that is about to take over.
+    pub fn underway(&mut self) -> Option<u32> {
+        let _ = self.ended();
+        self.child.as_ref().map(Child::id)
     }
 
     /// How the successor ended, if it did.
@@ -104,20 +113,21 @@ mod tests {
             ("weir run relay.toml", "weir run relay.toml --take-over"),
             ("weir relay --take-over relay.toml", "weir relay --take-over relay.toml"),
             ("/usr/bin/weir derper -a :443", "/usr/bin/weir derper -a :443 -take-over"),
+            ("weir accelerate eth0 eth1", "weir accelerate eth0 eth1 --take-over"),
             ("weir relay --dev", ""),
         ];
         for (before, after) in pairs {
             assert_eq!(succeeding(words(before)), words(after), "{before}");
         }
         let mut without = Successor { command: Vec::new(), child: None };
-        assert!(without.start().is_err_and(|e| e.to_string().contains("--dev")));
+        assert!(without.start(&[]).is_err_and(|e| e.to_string().contains("--dev")));
     }
 
     #[test]
     fn one_that_is_not_there_is_named() {
         let mut missing = Successor { command: words("/nowhere/weir run"), child: None };
-        let said = missing.start().expect_err("there is no such program").to_string();
-        assert!(said.contains("/nowhere/weir") && said.contains("serves on"), "{said}");
+        let said = missing.start(&[]).expect_err("there is no such program").to_string();
+        assert!(said.contains("/nowhere/weir") && said.contains("goes on"), "{said}");
         assert!(missing.ended().is_none());
     }
 }
