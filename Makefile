@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan miri interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | miri | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -137,6 +137,10 @@ loom: setup
 # tests of what threads share under ThreadSanitizer; builds the standard library, five minutes
 tsan:
 	./scripts/tsan
+
+# memory that is written by pointers, under Miri
+miri:
+	./scripts/miri
 
 bench: setup
 	cargo bench --workspace

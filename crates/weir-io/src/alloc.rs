@@ -7,6 +7,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
+use crate::anonymous::{self, Advice};
+
 /// Allocations below this are left alone: two huge pages, so that at least one fits inside whatever
 /// the alignment.
 pub const LARGE: usize = 4 << 20;
@@ -21,10 +23,8 @@ pub struct HugePages;
 fn advise(memory: *mut u8, size: usize) -> *mut u8 {
     if size >= LARGE && !memory.is_null() {
         let skip = memory.align_offset(PAGE);
-        // SAFETY: `skip < PAGE < size`, so the range lies inside the block just allocated, which
-        // belongs to us; MADV_HUGEPAGE changes how memory is backed, never what it holds, and a refusal
-        // is harmless.
-        unsafe { libc::madvise(memory.add(skip).cast(), size - skip, libc::MADV_HUGEPAGE) };
+        // `skip < PAGE < size`: the range lies inside the block just allocated. A refusal is harmless.
+        anonymous::advise(memory.wrapping_add(skip), size - skip, Advice::HugePages);
     }
     memory
 }

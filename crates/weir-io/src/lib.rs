@@ -3,6 +3,7 @@
 pub mod af_packet;
 pub mod af_xdp;
 pub mod alloc;
+mod anonymous;
 pub mod bpf;
 pub mod channels;
 pub mod cipher;

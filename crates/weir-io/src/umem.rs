@@ -23,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::packet::{Buffer, HEADROOM, Pool};
 
+use crate::anonymous::{self, Advice};
+
 /// Bytes of a huge page on x86-64 and (with 4 KiB base pages) aarch64; mappings are rounded up to it.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -376,26 +378,14 @@ impl fmt::Debug for Chunk {
 
 /// Maps `bytes` (a multiple of [`HUGE_PAGE`]), best pages first.
 fn map(bytes: usize) -> io::Result<(NonNull<u8>, Pages)> {
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if let Ok(base) = mmap(bytes, private | libc::MAP_HUGETLB | libc::MAP_POPULATE) {
+    if let Ok(base) = anonymous::map(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
         return Ok((base, Pages::Huge));
     }
-    let base = mmap(bytes, private)?;
-    // SAFETY: `base` and `bytes` are the mapping made above; the advice changes no content.
-    let advised = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
-    // SAFETY: as above. Failure leaves pages to be faulted in later, which is slower, not wrong.
-    unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+    let base = anonymous::map(bytes, 0)?;
+    let advised = anonymous::advise(base.as_ptr(), bytes, Advice::HugePages);
+    // Failure leaves pages to be faulted in later, which is slower, not wrong.
+    anonymous::advise(base.as_ptr(), bytes, Advice::Populate);
     Ok((base, if advised { Pages::Transparent } else { Pages::Small }))
-}
-
-fn mmap(bytes: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: an anonymous mapping at an address the kernel chooses touches no existing memory.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))
 }
 
 #[cfg(test)]
@@ -414,7 +404,8 @@ mod tests {
 
     #[test]
     fn chunks_do_not_overlap() {
-        let umem = umem(64);
+        // Miri looks at each byte for a tenth of a millisecond.
+        let umem = umem(if cfg!(miri) { 4 } else { 64 });
         let mut pool = umem.pool();
         let mut chunks: Vec<Chunk> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(chunks.len(), umem.total());

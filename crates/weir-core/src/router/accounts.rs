@@ -21,6 +21,7 @@ impl Accounts {
     }
 
     /// The same of a frame whose bytes from `readable` on are not what came in any more.
+    #[cfg(feature = "ipsec")]
     pub fn drop_overwritten<B: Buffer>(
         &mut self,
         frame: Frame<B>,

@@ -164,6 +164,7 @@ fn tag(flags: u32, tci: u16, tpid: u16) -> Option<[u8; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::anonymous;
 
     #[test]
     fn tag_is_there_only_when_the_kernel_says_so() {
@@ -171,5 +172,47 @@ mod tests {
         assert_eq!(tag(libc::TP_STATUS_VLAN_VALID, 0x6005, 0), Some([0x81, 0, 0x60, 5]));
         let both = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
         assert_eq!(tag(both, 5, 0x88a8), Some([0x88, 0xa8, 0, 5]));
+    }
+
+    /// Writes a slot as the kernel does; the status last.
+    fn deliver(ring: &RxRing, slot: usize, header: libc::tpacket2_hdr, frame: &[u8]) {
+        let at = ring.base.as_ptr().wrapping_add(slot * ring.slot_size);
+        let status = header.tp_status;
+        // SAFETY: the slot lies in the ring's mapping, is aligned for its header, and has room for the frame there.
+        unsafe {
+            at.cast::<libc::tpacket2_hdr>().write(libc::tpacket2_hdr { tp_status: 0, ..header });
+            std::ptr::copy_nonoverlapping(frame.as_ptr(), at.add(128), frame.len());
+            (*at.cast::<AtomicU32>()).store(status, Ordering::Release);
+        }
+    }
+
+    fn header(mac: u16, snaplen: u32, len: u32) -> libc::tpacket2_hdr {
+        // SAFETY: plain numbers, of which zero is one.
+        let empty: libc::tpacket2_hdr = unsafe { std::mem::zeroed() };
+        let tp_status = libc::TP_STATUS_USER;
+        libc::tpacket2_hdr { tp_status, tp_len: len, tp_snaplen: snaplen, tp_mac: mac, ..empty }
+    }
+
+    #[test]
+    fn a_frame_lies_within_its_slot_whatever_the_header_says() {
+        let slot_size = 2048;
+        let base = anonymous::map(SLOTS as usize * slot_size, 0).expect("eight mebibytes");
+        // The last slot and the first: nothing is behind the one.
+        let mut ring = RxRing { base, slot_size, next: SLOTS as usize - 1 };
+        let last = SLOTS as usize - 1;
+        assert!(!ring.is_ready() && ring.take(|_| ()).is_none());
+        deliver(&ring, last, header(128, u32::MAX, u32::MAX), &[7; 1920]);
+        assert_eq!(
+            ring.take(|frame| (frame.data.len(), frame.data == [7; 1920], frame.cut)),
+            Some((1920, true, true))
+        );
+        assert!(!ring.is_ready(), "the next slot is the first");
+        deliver(&ring, 0, header(128, 4, 4), b"abcd");
+        assert_eq!(ring.take(|frame| (frame.data.to_vec(), frame.cut)), Some((b"abcd".to_vec(), false)));
+        for (slot, (mac, length)) in [(1, (u16::MAX, 0)), (2, (0, 2016))] {
+            deliver(&ring, slot, header(mac, u32::MAX, 60), b"");
+            assert_eq!(ring.take(|frame| frame.data.len()), Some(length), "a frame at {mac}");
+        }
+        assert!(!ring.is_ready());
     }
 }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
+use crate::anonymous;
 use crate::stream::buffers::{BUFFER, Lent, Pool};
 
 /// What lent buffers may bring before the first of them comes again: a part of a core's cache (1 to 2 MiB on today's
@@ -52,26 +53,10 @@ impl Lending {
         let most = pool.count().div_ceil(2);
         let length = most.next_power_of_two();
         let bytes = usize::from(length) * size_of::<BufRingEntry>();
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let mapped = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-                -1,
-                0,
-            )
-        };
-        if mapped == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let Some(entries) = NonNull::new(mapped.cast::<BufRingEntry>()) else {
-            return Err(io::Error::other("streams: the kernel mapped a ring at address 0"));
-        };
+        let mapped = anonymous::map(bytes, libc::MAP_POPULATE)?;
         let lent = (0..pool.count()).map(|_| None).collect();
         let lending = Lending {
-            entries,
+            entries: mapped.cast::<BufRingEntry>(),
             length,
             tail: 0,
             most: most.into(),
@@ -83,7 +68,7 @@ impl Lending {
         // SAFETY: the mapping holds `length` entries, page-aligned and zeroed, and lives as long as `lending`,
         // which is dropped only after the ring has been (see `Uring`), or never.
         unsafe {
-            ring.submitter().register_buf_ring_with_flags(mapped as u64, length, GROUP, 0)?;
+            ring.submitter().register_buf_ring_with_flags(mapped.as_ptr() as u64, length, GROUP, 0)?;
         }
         Ok(lending)
     }

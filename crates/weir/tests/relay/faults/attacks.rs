@@ -17,7 +17,7 @@ use weir_relay::session::memory_most;
 
 use super::testbed::{RunningRelay, Testbed};
 use crate::client::{Client, secret};
-use crate::machine::{PATIENCE, until};
+use crate::machine::{PATIENCE, until, until_within};
 
 /// What a process may take besides: tables and allocator's arenas that grow once, code that was not run before.
 const BESIDES: usize = 24 << 20;
@@ -112,13 +112,14 @@ fn bodies_are_refused_unread_however_long_they_are() {
     assert_bounded(&relay, before, STRANGER_MOST + TASK_MOST);
 }
 
-/// `WEIR_SLOW_READERS` makes it a campaign.
+/// `WEIR_SLOW_READERS` makes it a campaign, which takes as much longer as there are more.
 #[test]
 fn slow_readers_hold_their_queues_and_no_more() {
     let Some(testbed) = Testbed::new("slow_readers_hold_their_queues_and_no_more") else { return };
     const QUEUE: usize = 131_072;
     let told = std::env::var("WEIR_SLOW_READERS").ok().and_then(|n| n.parse::<u64>().ok());
     let readers = told.unwrap_or(100);
+    let patience = PATIENCE * (1 + readers as u32 / 500);
     process::raise_descriptors(2 * readers + 500).expect("root may");
     let relay = testbed.start(&format!("[relay.limits]\nqueue_bytes = {QUEUE}\n"), &[]);
     let mut pair = Pair(testbed.client(1), testbed.client(2));
@@ -152,7 +153,7 @@ fn slow_readers_hold_their_queues_and_no_more() {
             }
         });
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            until("every queue is full", || {
+            until_within(patience, "every queue is full", || {
                 let dropped = relay.metric("weir_relay_packets_dropped_total", "");
                 pair.served();
                 (dropped > 400 * readers as i64).then_some(())
