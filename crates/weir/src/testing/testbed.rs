@@ -233,7 +233,7 @@ impl Router {
         self.signal("USR2");
         assert!(self.wait(), "{}", self.log());
         let log = self.log();
-        let pid = log.lines().find_map(|line| line.split_once(" is started to take over"));
+        let pid = log.lines().rev().find_map(|line| line.split_once(" is started to take over"));
         let pid = pid.and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
         let successor = Orphan(pid.unwrap_or_else(|| panic!("no process is named: {log}")));
         self.wait_for(&format!("took over from process {}", self.pid()));

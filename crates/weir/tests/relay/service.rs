@@ -107,7 +107,9 @@ fn a_router_says_that_it_is_ready_alive_reloading_and_stopping() {
 fn a_relay_without_a_key_and_a_socket_of_its_own_has_them_where_the_manager_keeps_state_and_what_runs() {
     let manager = Manager::new();
     let [state, runtime] = ["state", "runtime"].map(|name| manager.folder.join(name));
-    [&state, &runtime].map(|folder| std::fs::create_dir(folder).expect("a folder"));
+    for folder in [&state, &runtime] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
     let file = manager.file("[relay]\nlisten = \"127.0.0.1:0\"\ntls = \"off\"\nio = \"epoll\"\n");
     let mut command = Command::new(program());
     command.arg("run").arg(&file).env("STATE_DIRECTORY", &state).env("RUNTIME_DIRECTORY", &runtime);
