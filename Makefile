@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan miri interop questions relay-ktls setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan miri interop questions relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | miri | interop | questions | relay-ktls | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | miri | interop | questions | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -81,6 +81,10 @@ interop: setup
 # every way of TLS through the relay, in a kernel that has kernel TLS; figures measured there mean nothing
 relay-ktls: build
 	./scripts/second-kernel ./target/release/weir-lab run labs/relay-ktls.toml --quick --out out/relay-ktls
+
+# gateways that strongSwan keys, by weir's ESP, strongSwan's and the kernel's, in a kernel that has ESP; values measured there mean nothing
+strongswan-keys: build
+	./scripts/second-kernel ./target/release/weir-lab run labs/ipsec-strongswan-keys.toml --quick --out out/strongswan-keys
 
 # the founding questions, under 40 minutes on two cores as root: runs/<date>-<machine>-question-*, docs/answers.md, docs/benchmarks.md
 QUESTIONS = unused-ipsec ciphers placement spd relay

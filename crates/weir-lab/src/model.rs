@@ -50,6 +50,10 @@ pub enum Sut {
     VppEnds,
     /// strongSwan with ESP of its own, on the `gateways` topology.
     Strongswan,
+    /// The same with the kernel's ESP.
+    StrongswanKernel,
+    /// weir with the keys strongSwan tells the kernel, on the same topology.
+    WeirStrongswan,
     /// Tailscale's relay, on the `relay` topology.
     Derper,
     /// A relay on io_uring, when it is installed.
@@ -70,7 +74,7 @@ pub enum Topology {
     Memory,
     /// Generator – device under test – receiver, three network namespaces joined by veth pairs.
     Netns,
-    /// Client – gateway – gateway – server, four network namespaces: TCP through a tunnel.
+    /// Client – gateway – gateway – server, four network namespaces: TCP or datagrams through a tunnel.
     Gateways,
     /// A DERP relay and its clients, in a network namespace.
     Relay,

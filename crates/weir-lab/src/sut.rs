@@ -43,7 +43,10 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
             .or_else(|| weir::program().is_none().then(|| MISSING_WEIR.into())),
         Sut::KernelXfrm => kernel_xfrm::missing(configuration),
         Sut::Command => None,
-        Sut::Strongswan => Some("strongswan: is a gateway; use topology = \"gateways\"".into()),
+        Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some(format!(
+            "{}: is a gateway; use topology = \"gateways\"",
+            crate::experiment::kebab(&configuration.sut())
+        )),
         Sut::Derper => Some("derper: is a relay; use topology = \"relay\"".into()),
         Sut::HyperDerp => Some("hyper-derp: is a relay; use topology = \"relay\"".into()),
         Sut::TcpForwarder => {

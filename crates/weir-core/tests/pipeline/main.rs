@@ -5,6 +5,7 @@
 
 mod common;
 mod control_tables;
+mod durable_bursts;
 mod durable_lives;
 mod esp_agreement;
 mod esp_headers;

@@ -242,7 +242,7 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     }
     let kernel_has_inner_wires = match w.sut {
         Sut::Weir => w.placement.port == "tun",
-        other => matches!(other, Sut::Strongswan | Sut::Baseline),
+        other => matches!(other, Sut::Strongswan | Sut::StrongswanKernel | Sut::Baseline),
     };
     if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
         return Err(Invalid::NoOffload);

@@ -59,7 +59,7 @@ impl fmt::Display for Invalid {
                 "`wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit` and `irq` are of SUT \"weir\""
             }
             Invalid::NoOffload => {
-                "`offload` is of gateways whose inner wires are the kernel's (strongswan, weir with port = \"tun\")"
+                "`offload` is of gateways whose inner wires are the kernel's (strongswan, strongswan-kernel, weir with port = \"tun\")"
             }
             Invalid::NoFirewall => {
                 "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices or ipsec"

@@ -56,7 +56,7 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
         Sut::Vpp | Sut::VppEnds => Some("vpp"),
         Sut::Derper => Some("derper"),
         Sut::HyperDerp => Some("hyper-derp"),
-        Sut::Strongswan => Some("charon"),
+        Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some("charon"),
         Sut::Weir
         | Sut::Kernel
         | Sut::KernelXfrm

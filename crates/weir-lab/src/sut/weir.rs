@@ -4,6 +4,7 @@
 //! says. Its addresses are its own (the kernel has none), so nothing but weir forwards.
 
 pub mod gateway;
+pub mod keyed;
 pub mod relay;
 pub mod spd;
 

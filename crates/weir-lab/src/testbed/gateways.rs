@@ -1,4 +1,4 @@
-//! The `gateways` topology: TCP from a client to a server through a tunnel between two gateways.
+//! The `gateways` topology: TCP, or datagrams at a rate, from a client to a server through a tunnel between two gateways.
 //!
 //! ```text
 //!   client ns          left gateway ns          right gateway ns         server ns
@@ -11,20 +11,25 @@
 //! and right gateway another. The baseline is the kernel forwarding without a tunnel. What counts is what the
 //! server read.
 //!
-//! Refuses: rates. TCP finds its own.
+//! Without a rate that is TCP, which finds its own. Refuses: bursts.
 
+mod datagrams;
 mod tcp;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::model::{Configuration, Family, LabError, Prepared, Sample, Scope, Sut, Trial};
+use crate::model::{
+    Configuration, Family, FrameSize, LabError, Prepared, Sample, Scope, Sut, Trial, Workload,
+};
 use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
-use crate::sut::{strongswan, vpp, weir};
+use crate::sut::strongswan::{self, Esp};
+use crate::sut::{vpp, weir};
 use weir_stats::search::{LossLedger, Rate};
 
 /// Keys are agreed on and neighbours found within this.
@@ -39,15 +44,20 @@ pub struct GatewaysTestbed {
 impl GatewaysTestbed {
     pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         if configuration.workload.family == Family::Inet6 {
-            return Some("gateways: TCP over IPv4 only; use family = \"inet\"".into());
+            return Some("gateways: IPv4 only; use family = \"inet\"".into());
+        }
+        if let Some(refused) = datagrams::refused(configuration) {
+            return Some(refused);
         }
         cpus::missing_privilege().or_else(|| match configuration.sut() {
             Sut::Baseline => None,
             Sut::Weir => crate::sut::missing(configuration),
-            Sut::Strongswan => strongswan::missing(),
+            Sut::Strongswan => strongswan::missing(Esp::Own),
+            Sut::StrongswanKernel => strongswan::missing(Esp::Kernel),
+            Sut::WeirStrongswan => weir::keyed::missing(configuration),
             Sut::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
-                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\" or \"vpp\"",
+                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\" or \"vpp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -68,12 +78,25 @@ struct Deployed {
     client: Namespace,
     _middle: [Namespace; 2],
     far: Namespace,
-    connections: u32,
+    /// Connections of TCP, or flows of datagrams.
+    flows: u32,
+    frame: FrameSize,
     /// The CPU of the left side and of the right side.
     cpus: [u32; 2],
     notes: Vec<String>,
     /// Which of them say that something better was refused.
     fallbacks: Vec<String>,
+}
+
+fn start(sut: Sut, pair: Pair<'_>) -> Result<Vec<Box<dyn Gateway>>, LabError> {
+    match sut {
+        Sut::Weir => weir::gateway::start(pair),
+        Sut::WeirStrongswan => weir::keyed::start(pair),
+        Sut::Strongswan => strongswan::start(pair, Esp::Own),
+        Sut::StrongswanKernel => strongswan::start(pair, Esp::Kernel),
+        Sut::Vpp => vpp::gateway::start(pair),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Namespaces of the two sides and their wires, from the outside in.
@@ -121,12 +144,7 @@ impl Deployed {
             right: i == 1,
             configuration,
         });
-        let gateways: Vec<Box<dyn Gateway>> = match configuration.sut() {
-            Sut::Weir => weir::gateway::start(Pair(&sides))?,
-            Sut::Strongswan => strongswan::start(Pair(&sides))?,
-            Sut::Vpp => vpp::gateway::start(Pair(&sides))?,
-            _ => Vec::new(),
-        };
+        let gateways = start(configuration.sut(), Pair(&sides))?;
         notes.extend(gateways.iter().flat_map(|g| g.notes()));
         fallbacks.extend(gateways.iter().flat_map(|g| g.fallbacks()));
         notes.sort_unstable();
@@ -140,14 +158,15 @@ impl Deployed {
         }
         let [near, far] = wires.ends;
         let server = tcp::Server::start(&far.0, cpus[1])?;
-        let connections = configuration.workload.flows;
+        let Workload { flows, frame, .. } = configuration.workload;
         Ok(Deployed {
             gateways,
             server,
             client: near.0,
             _middle: wires.middle,
             far: far.0,
-            connections,
+            flows,
+            frame,
             cpus,
             notes,
             fallbacks,
@@ -156,14 +175,23 @@ impl Deployed {
 
     /// Connects as soon as packets pass.
     fn connect(&self) -> Result<tcp::Client, LabError> {
+        self.patiently("connection", || tcp::Client::start(&self.client, self.flows, self.cpus[0]))
+    }
+
+    /// What comes of `begin` as soon as packets pass.
+    fn patiently<T, E: std::fmt::Display>(
+        &self,
+        what: &str,
+        mut begin: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, LabError> {
         let until = Instant::now() + READY_WITHIN;
         loop {
-            match tcp::Client::start(&self.client, self.connections, self.cpus[0]) {
-                Ok(client) => return Ok(client),
+            match begin() {
+                Ok(begun) => return Ok(begun),
                 Err(e) if Instant::now() > until => {
                     let said: Vec<String> = self.gateways.iter().map(|g| g.log()).collect();
                     return Err(LabError::new(format!(
-                        "gateways: no connection passes: {e}; {}",
+                        "gateways: no {what} passes: {e}; {}",
                         said.join("; ")
                     )));
                 }
@@ -240,11 +268,59 @@ impl Wires {
 
 impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
-        if trial.rate != Rate::FlatOut {
-            return Err(LabError::new(
-                "gateways: TCP finds its own rate: remove `rate`, use method \"mrr\"".into(),
-            ));
+        match trial.rate {
+            Rate::FlatOut => self.tcp(trial),
+            Rate::Pps(rate) => self.datagrams(rate, trial),
+            Rate::Burst(_) => Err(LabError::new(
+                "gateways: bursts have no meaning here: use method \"mrr\", \"ndr\" or a rate".into(),
+            )),
         }
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::Cpus(self.cpus.to_vec()))
+    }
+}
+
+impl Deployed {
+    fn datagrams(&self, rate: u64, trial: &Trial) -> Result<Sample, LabError> {
+        let payload = datagrams::payload(self.frame).map_err(LabError::new)?;
+        let load = datagrams::Load { payload, flows: self.flows, rate };
+        let ends = datagrams::Ends::join([&self.client, &self.far], self.cpus, load)?;
+        self.patiently("datagram", || ends.probe())?;
+        let ticks = self.ticks();
+        let carried = ends.run(trial)?;
+        let busy = cpus::percent(ticks, self.ticks());
+        if carried.delivered == 0 {
+            return Err(LabError::new(format!(
+                "gateways: none of {} datagrams came: lower `rate`, or lengthen `window`",
+                carried.sent
+            )));
+        }
+        let seconds = (carried.ended - carried.began) as f64 / 1e9;
+        let pps = carried.delivered as f64 / seconds;
+        let drops = [("server.no_room".to_string(), carried.no_room)];
+        let ledger = LossLedger {
+            intended: carried.intended,
+            offered: carried.offered,
+            sent: carried.sent,
+            delivered: carried.delivered,
+            drops: drops.into_iter().filter(|(_, n)| *n > 0).collect(),
+        };
+        Ok(Sample {
+            seconds,
+            pps,
+            ledger,
+            reordered: carried.reordered,
+            metrics: metrics(pps * payload as f64 / MBIT, busy),
+            notes: self.notes.clone(),
+            fallbacks: Some(self.fallbacks.clone()),
+            window_ns: Some((carried.began, carried.ended)),
+            ..Sample::default()
+        })
+    }
+
+    fn tcp(&self, trial: &Trial) -> Result<Sample, LabError> {
         let client = self.connect()?;
         std::thread::sleep(trial.warm_up);
         let (bytes, packets, ticks) = (self.server.read(), self.received()?, self.ticks());
@@ -260,9 +336,7 @@ impl Prepared for Deployed {
                 "gateways: the server read nothing in the window: lengthen `window`".into(),
             ));
         }
-        let mut metrics = std::collections::BTreeMap::new();
-        metrics.insert("mbps".into(), read as f64 / seconds / MBIT);
-        metrics.extend(busy.map(|b| ("cpu_percent".to_string(), b)));
+        let metrics = metrics(read as f64 / seconds / MBIT, busy);
         let ledger = LossLedger {
             intended: received,
             offered: received,
@@ -287,16 +361,15 @@ impl Prepared for Deployed {
         })
     }
 
-    fn scope(&self) -> Option<Scope> {
-        Some(Scope::Cpus(self.cpus.to_vec()))
-    }
-}
-
-impl Deployed {
     /// Ticks of both sides' CPUs.
     fn ticks(&self) -> Option<(u64, u64)> {
         let of = |cpu: u32| cpu_ticks(cpu);
         let (left, right) = (of(self.cpus[0])?, of(self.cpus[1])?);
         Some((left.0 + right.0, left.1 + right.1))
     }
+}
+
+fn metrics(mbps: f64, busy: Option<f64>) -> BTreeMap<String, f64> {
+    let busy = busy.map(|percent| ("cpu_percent".to_string(), percent));
+    [("mbps".to_string(), mbps)].into_iter().chain(busy).collect()
 }

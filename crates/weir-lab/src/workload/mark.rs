@@ -45,9 +45,14 @@ impl Mark {
             (0x86, 0xdd) => (*frame.get(20)?, 14 + 40 + 8),
             _ => return None,
         };
-        let bytes: &[u8; LEN] = frame.get(at..at + LEN)?.try_into().ok()?;
-        let ours = protocol == 17 && bytes[..2] == MAGIC;
-        ours.then(|| Mark {
+        Mark::of_payload(frame.get(at..)?).filter(|_| protocol == 17)
+    }
+
+    /// Reads the mark of what a UDP header carries.
+    #[inline]
+    pub fn of_payload(payload: &[u8]) -> Option<Mark> {
+        let bytes: &[u8; LEN] = payload.first_chunk()?;
+        (bytes[..2] == MAGIC).then(|| Mark {
             run: bytes[2],
             flow: u32::from_be_bytes([0, bytes[3], bytes[4], bytes[5]]),
             sequence: u32::from_be_bytes([bytes[6], bytes[7], bytes[8], bytes[9]]),

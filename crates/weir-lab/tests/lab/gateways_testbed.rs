@@ -1,4 +1,4 @@
-//! The gateways testbed carries TCP through tunnels of every SUT, and leaves nothing behind.
+//! The gateways testbed carries TCP and datagrams through tunnels of every SUT, and leaves nothing behind.
 
 use crate::common::testbeds::one_at_a_time;
 use std::io::Write;
@@ -51,8 +51,11 @@ fn carries(test: &str, sut: Sut) {
     let sample = prepared.run(&trial(Rate::FlatOut)).expect("a run");
     assert!(sample.metrics["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
     assert_eq!(sample.ledger.unaccounted(), 0);
-    let paced = prepared.run(&trial(Rate::Pps(1000))).expect_err("TCP has no rate");
-    assert!(paced.said.contains("remove `rate`"), "{paced}");
+    let paced = prepared.run(&trial(Rate::Pps(1000))).expect("a run of datagrams");
+    assert!(paced.ledger.sent > 0 && paced.ledger.delivered == paced.ledger.sent, "{paced:?}");
+    assert_eq!(paced.reordered, 0);
+    let burst = prepared.run(&trial(Rate::Burst(100))).expect_err("there are none");
+    assert!(burst.said.contains("bursts have no meaning"), "{burst}");
 }
 
 #[test]
@@ -68,6 +71,45 @@ fn tcp_passes_two_gateways_of_strongswan() {
 #[test]
 fn tcp_passes_two_gateways_of_weir() {
     carries("tcp_passes_two_gateways_of_weir", Sut::Weir);
+}
+
+/// Either the kernel takes SAs of ESP and packets pass, or one sentence says what it lacks.
+fn carries_or_names_the_kernels_lack(test: &str, sut: Sut) {
+    let missing = Testbeds::default().missing(&configuration(sut));
+    if let Some(missing) = missing.filter(|said| said.contains("takes no SA")) {
+        assert!(missing.contains("CONFIG_INET_ESP") && !missing.contains('\n'), "{missing}");
+    }
+    carries(test, sut);
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_weir_that_strongswan_keys() {
+    carries_or_names_the_kernels_lack(
+        "tcp_passes_two_gateways_of_weir_that_strongswan_keys",
+        Sut::WeirStrongswan,
+    );
+}
+
+#[test]
+fn tcp_passes_two_gateways_of_strongswan_with_the_kernels_esp() {
+    carries_or_names_the_kernels_lack(
+        "tcp_passes_two_gateways_of_strongswan_with_the_kernels_esp",
+        Sut::StrongswanKernel,
+    );
+}
+
+#[test]
+fn frames_that_do_not_fit_are_refused_with_the_largest_that_does() {
+    let too_large = |frame, rate| {
+        let workload = Workload { frame, rate, ..configuration(Sut::Baseline).workload };
+        let keys = Keys { workload, ..configuration(Sut::Baseline).into() };
+        Testbeds::default().missing(&Configuration::try_from(keys).expect("valid")).unwrap_or_default()
+    };
+    for frame in [FrameSize::Fixed(1419), FrameSize::Imix] {
+        assert!(too_large(frame, Rate::Pps(1000)).contains("frame = 1418 or less"), "{frame:?}");
+        assert!(!too_large(frame, Rate::FlatOut).contains("frame"), "TCP has no frames: {frame:?}");
+    }
+    assert!(!too_large(FrameSize::Fixed(1418), Rate::Pps(1000)).contains("frame"));
 }
 
 #[test]

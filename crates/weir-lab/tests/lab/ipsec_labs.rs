@@ -1,6 +1,8 @@
 //! The shipped experiments of IPsec run as they are, with their smoke values.
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::program::{run, text};
 use weir_lab::result::{Outcome, Results};
@@ -116,4 +118,34 @@ fn flows_churn_and_attacks_run_in_both_families_and_lose_nothing() {
     let (folder, attack) = measured("spd-attack");
     assert_eq!(attack.configurations.len(), 36);
     assert!(folder.read("report.md").contains("## SPD lookup sources"));
+}
+
+/// In the second kernel, which takes SAs of ESP whatever the machine's own does; speed means nothing there.
+#[test]
+fn strongswans_keys_carry_tcp_and_udp_by_weirs_esp_its_own_and_the_kernels_in_the_second_kernel() {
+    let test = "strongswans_keys_carry_tcp_and_udp_by_weirs_esp_its_own_and_the_kernels_in_the_second_kernel";
+    let folder = Folder::absent(test);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut there = Command::new(root.join("scripts/second-kernel"));
+    there.arg(env!("CARGO_BIN_EXE_weir-lab")).arg("run").arg(root.join("labs/ipsec-strongswan-keys.toml"));
+    there.arg("--out").arg(&folder.0).args(["--quick", "--seed", "1", "--only", "*-tcp", "*-udp-2000"]);
+    let output = there.output().expect("a shell");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    let lacks = |line: &&str| {
+        ["SKIP", "build it: cargo build", "is not there: "].iter().any(|lack| line.contains(lack))
+    };
+    if let Some(lack) = said.lines().find(lacks) {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {lack}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
+    assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{said}");
+    for sut in ["strongswan", "weir-strongswan", "weir", "strongswan-kernel"] {
+        for load in ["tcp", "udp-2000"] {
+            let name = format!("{sut}-{load}");
+            let outcome = results.outcome(&name).unwrap_or_else(|| panic!("{name}: {said}"));
+            assert!(outcome.summary.as_ref().is_some_and(|mbps| mbps.median > 0.0), "{name}: {said}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::outside::Watch;
 use crate::second_kernel::{figure, port_kind, rekeys, there};
 use crate::strongswan::{Daemon, Setup, missing_daemon};
 use crate::testbed::{Family, PATIENCE, Testbed, run, until};
-use crate::traffic::{Host, Seen, all, beside, numbered, ping};
+use crate::traffic::{Host, Seen, all, beside, flood, numbered, ping};
 use crate::weir_gateway::Weir;
 use weir::testing::testbed::Wire;
 
@@ -198,6 +198,36 @@ fn rekeys_by_time_under_load_lose_nothing() {
         assert!(seen.esp >= out + back, "{}", seen.esp);
         all(a, b, 50, 30_000);
         drop(right);
+    });
+}
+
+/// Within so long what is reserved for an inbound SA falls to 256 numbers where its keys are in a file.
+const RESTED: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_burst_by_a_new_sa_and_by_one_that_rested_waits_for_no_disk() {
+    with_daemons("kernel_keys::a_burst_by_a_new_sa_and_by_one_that_rested_waits_for_no_disk", || {
+        let testbed = Testbed::new();
+        let Pair { left, weir, right: _right } = pair(&testbed, "aes128gcm16", "", "");
+        left.agree();
+        until("weir has both SAs", || (sas(&weir) == 2).then_some(()));
+        let (a, b) = hosts(&testbed);
+        ping(a, b);
+        for rest in [Duration::ZERO, RESTED] {
+            thread::sleep(rest);
+            let reserved: Vec<u64> =
+                kernels_numbers(&testbed).iter().map(|(_, sent, got)| sent + got).collect();
+            assert!(reserved.iter().all(|&number| number >= 1 << 20), "{reserved:?} after {rest:?}");
+            // As many as come, as fast as they can: nobody waits for an earlier one.
+            let seen = flood(b, a, 2000);
+            let lost = weir.metric("weir_drops_total", "reason=\"sa_unreserved\"");
+            figure(&format!(
+                "2000 packets at once after {rest:?}: {seen} came, {lost} were beyond what was reserved"
+            ));
+            assert_eq!(lost, 0, "{}", weir.told(&["show", "drops"]));
+            assert!(seen > 0, "nothing came");
+        }
+        weir.assert_conserved();
     });
 }
 

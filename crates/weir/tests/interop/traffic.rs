@@ -90,6 +90,26 @@ pub fn paced(from: Host<'_>, to: Host<'_>, count: u64, rest: Duration) -> Seen {
     })
 }
 
+/// Sends `count` datagrams at once; how many came, which buffers on the way and the receiver's own decide.
+pub fn flood(from: Host<'_>, to: Host<'_>, count: u64) -> u64 {
+    let bind = |host: Host<'_>| netns::inside(host.ns, || UdpSocket::bind((host.ip, 0)));
+    let socket = bind(to).expect("the namespace is there").expect("a socket");
+    let sender = bind(from).expect("the namespace is there").expect("a socket");
+    let at = socket.local_addr().expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut buffer = [0; 64];
+            (0..count).take_while(|_| socket.recv(&mut buffer).is_ok()).count() as u64
+        });
+        for n in 0..count {
+            // What finds no room in the sender's own queue is not under way.
+            let _ = sender.send_to(&n.to_be_bytes(), at);
+        }
+        receiver.join().expect("the receiver")
+    })
+}
+
 /// Ends the loads also when what they run beside panics.
 struct Stops<'a>(&'a AtomicBool);
 

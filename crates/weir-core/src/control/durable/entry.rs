@@ -17,17 +17,24 @@ use super::record::Record;
 use crate::ipsec::durable::{Amounts, Cell, Counters, Identity};
 use crate::ipsec::sa::Resumed;
 use crate::ipsec::{Direction, SaSpec, SaState, esp};
+use crate::keying;
 use crate::packet::BATCH;
 use crate::time::{Nanos, SECOND};
 
-/// Outbound numbers reserved at least: 2^20 of 2^32 or 2^64.
+/// Numbers reserved at least where a gap costs nothing: 2^20 of 2^32 or 2^64. At half of it more is asked for, so a disk has
+/// 2^19 / 5 Mpps = 100 ms to write it.
 const OUT_LEAST: u64 = 1 << 20;
-/// Inbound ones: as many may be refused after a power cut.
+/// Inbound ones of an SA whose keys are in a file: as many may be refused after a power cut.
 const IN_LEAST: u64 = 256;
-/// Sequence numbers reserved at first, when nothing is known of the SA: eight seconds later it is [`IN_LEAST`].
+/// The same at first, when nothing is known of the SA: eight seconds later it is [`IN_LEAST`].
 const IN_FIRST: u64 = 1 << 16;
-const PACKETS_LEAST: u64 = 1 << 16;
-const BYTES_LEAST: u64 = 1 << 26;
+/// Packets and bytes reserved at least where no limit is near: half of 2^30 is 100 ms of 43 Gb/s.
+const PACKETS_LEAST: u64 = 1 << 20;
+const BYTES_LEAST: u64 = 1 << 30;
+/// A power cut takes no more than this part of a lifetime, but always so much.
+const PART_OF_LIFE: u64 = 16;
+const PACKETS_OF_LIFE: u64 = 1 << 16;
+const BYTES_OF_LIFE: u64 = 1 << 26;
 /// No reservation is larger: 2^40 numbers are two days at 5 Mpps.
 const MOST: u64 = 1 << 40;
 const GROWTH: u64 = 8;
@@ -66,6 +73,8 @@ struct Live {
     ages: bool,
     granted: Amounts,
     size: Amounts,
+    /// No reservation is smaller.
+    least: Amounts,
     /// What was used when it was measured last, and from then on.
     seen: Amounts,
     renewed: Nanos,
@@ -103,6 +112,22 @@ pub(super) fn exact(record: &Record, used: Amounts) -> Amounts {
         && used.packets <= most.packets
         && used.bytes <= most.bytes;
     if is_sound { used } else { used.max(most) }
+}
+
+/// What is reserved for an SA at least. Of an SA of the kernel's inbound numbers cost nothing either: a power cut ends it,
+/// and counters that outlive the process are exact.
+fn least(sa: &SaSpec, counters: &Cell) -> Amounts {
+    let is_free = sa.params.direction == Direction::Out
+        || sa.name.starts_with(keying::PREFIX) && matches!(counters, Cell::Mapped(_));
+    let [soft, hard] = [&sa.params.soft, &sa.params.hard];
+    let part = |limits: [Option<u64>; 2], least: u64, most: u64| {
+        limits.into_iter().flatten().min().map_or(most, |limit| (limit / PART_OF_LIFE).clamp(least, most))
+    };
+    Amounts {
+        sequence: if is_free { OUT_LEAST } else { IN_LEAST },
+        packets: part([soft.packets, hard.packets], PACKETS_OF_LIFE, PACKETS_LEAST),
+        bytes: part([soft.bytes, hard.bytes], BYTES_OF_LIFE, BYTES_LEAST),
+    }
 }
 
 impl Entry {
@@ -174,17 +199,17 @@ impl Entry {
         };
         let before =
             Resumed { identity: record.identity, used: record.reserved, first_iv: record.first_iv, age };
-        let state = Arc::new(SaState::resumed(&sa.params, now, &before, counters()));
+        let counters = counters();
+        let least = least(sa, &counters);
+        let first = if least.sequence == IN_LEAST { IN_FIRST } else { least.sequence };
+        let state = Arc::new(SaState::resumed(&sa.params, now, &before, counters));
         self.live = Some(Live {
             last,
             windowless,
             ages,
             granted: before.used,
-            size: Amounts {
-                sequence: if out { OUT_LEAST } else { IN_FIRST },
-                packets: PACKETS_LEAST,
-                bytes: BYTES_LEAST,
-            },
+            size: Amounts { sequence: first, ..least },
+            least,
             seen: before.used,
             renewed: 0,
             next: None,
@@ -198,19 +223,15 @@ impl Entry {
 
     /// Takes the measure of the last second.
     pub fn measure(&mut self) {
-        let least = match self.record.direction {
-            Direction::Out => OUT_LEAST,
-            Direction::In => IN_LEAST,
-        };
         let Some(live) = &mut self.live else { return };
         let used = live.state.amounts();
         let size = |used: u64, seen: u64, size: u64, least: u64| {
             (2 * used.saturating_sub(seen)).max(size / 2).clamp(least, MOST)
         };
         live.size = Amounts {
-            sequence: size(used.sequence, live.seen.sequence, live.size.sequence, least),
-            packets: size(used.packets, live.seen.packets, live.size.packets, PACKETS_LEAST),
-            bytes: size(used.bytes, live.seen.bytes, live.size.bytes, BYTES_LEAST),
+            sequence: size(used.sequence, live.seen.sequence, live.size.sequence, live.least.sequence),
+            packets: size(used.packets, live.seen.packets, live.size.packets, live.least.packets),
+            bytes: size(used.bytes, live.seen.bytes, live.size.bytes, live.least.bytes),
         };
         live.seen = used;
     }

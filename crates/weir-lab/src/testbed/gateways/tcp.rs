@@ -12,7 +12,7 @@ use weir_io::cpu;
 use crate::model::LabError;
 use crate::netns::namespace::Namespace;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 const PORT: u16 = 5001;
 /// Bytes of one read or write: as iperf3 has it.
 const BLOCK: usize = 128 << 10;
