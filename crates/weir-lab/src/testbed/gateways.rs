@@ -284,7 +284,7 @@ impl Prepared for Deployed {
 
 impl Deployed {
     fn datagrams(&self, rate: u64, trial: &Trial) -> Result<Sample, LabError> {
-        let payload = datagrams::payload(self.frame).map_err(LabError::new)?;
+        let payload = datagrams::payload(self.frame)?;
         let load = datagrams::Load { payload, flows: self.flows, rate };
         let ends = datagrams::Ends::join([&self.client, &self.far], self.cpus, load)?;
         self.patiently("datagram", || ends.probe())?;

@@ -128,7 +128,7 @@ fn strongswans_keys_carry_tcp_and_udp_by_weirs_esp_its_own_and_the_kernels_in_th
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut there = Command::new(root.join("scripts/second-kernel"));
     there.arg(env!("CARGO_BIN_EXE_weir-lab")).arg("run").arg(root.join("labs/ipsec-strongswan-keys.toml"));
-    there.arg("--out").arg(&folder.0).args(["--quick", "--seed", "1", "--only", "*-tcp", "*-udp-2000"]);
+    there.arg("--out").arg(&folder.0).args(["--quick", "--seed", "1", "--only", "*-tcp", "*-udp-2000pps"]);
     let output = there.output().expect("a shell");
     let said = text(&output.stdout) + &text(&output.stderr);
     let lacks = |line: &&str| {
@@ -142,7 +142,7 @@ fn strongswans_keys_carry_tcp_and_udp_by_weirs_esp_its_own_and_the_kernels_in_th
     let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
     assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{said}");
     for sut in ["strongswan", "weir-strongswan", "weir", "strongswan-kernel"] {
-        for load in ["tcp", "udp-2000"] {
+        for load in ["tcp", "udp-2000pps"] {
             let name = format!("{sut}-{load}");
             let outcome = results.outcome(&name).unwrap_or_else(|| panic!("{name}: {said}"));
             assert!(outcome.summary.as_ref().is_some_and(|mbps| mbps.median > 0.0), "{name}: {said}");

@@ -62,21 +62,21 @@ pub struct Carried {
 /// Why datagrams of this size cannot pass, with the remedy.
 pub fn refused(configuration: &Configuration) -> Option<String> {
     let workload = &configuration.workload;
-    if workload.rate == Rate::FlatOut { None } else { payload(workload.frame).err() }
+    if workload.rate == Rate::FlatOut { None } else { payload(workload.frame).err().map(|e| e.said) }
 }
 
 /// Bytes behind the UDP header of a frame, or why there are none.
-pub fn payload(frame: FrameSize) -> Result<usize, String> {
+pub fn payload(frame: FrameSize) -> Result<usize, LabError> {
     match frame {
         FrameSize::Fixed(frame) if frame <= FRAME_MAX => {
             Ok(usize::from(frame.saturating_sub(HEADERS)).max(mark::LEN))
         }
-        FrameSize::Fixed(frame) => Err(format!(
+        FrameSize::Fixed(frame) => Err(LabError::new(format!(
             "gateways: a frame of {frame} bytes does not fit into an MTU of {MTU}: use frame = {FRAME_MAX} or less"
-        )),
-        FrameSize::Imix => {
-            Err(format!("gateways: datagrams are of one size: use frame = {FRAME_MAX} or less"))
-        }
+        ))),
+        FrameSize::Imix => Err(LabError::new(format!(
+            "gateways: datagrams are of one size: use frame = {FRAME_MAX} or less"
+        ))),
     }
 }
 
