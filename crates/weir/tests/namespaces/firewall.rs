@@ -132,6 +132,11 @@ impl Conversation {
         assert!(back == expected, "exchange {}: other bytes came back", self.sent);
     }
 
+    /// Returns when its last acknowledgement is on its way, which the kernel may delay so long.
+    pub fn rest(&self) {
+        thread::sleep(Duration::from_millis(250));
+    }
+
     /// Sends known bytes that nobody has returned yet.
     pub fn send(&mut self, len: usize) {
         self.sent += 1;
@@ -202,8 +207,8 @@ fn marked_connections_pass_the_firewall_by_translated_and_the_kernel_carries_on(
     assert!(first.contains("xdp") && first.contains("# 1 flow more: --from 2"), "{first}");
     let second = listed(&["--match", "10.2.0.2", "--limit", "1", "--from", "2"]);
     assert!(second.lines().count() == 2 && !second.contains("xdp"), "{second}");
-    // Its last acknowledgement, which the kernel may delay so long, would be marked.
-    thread::sleep(Duration::from_millis(250));
+    // Its last acknowledgement would be marked.
+    unmarked.rest();
     nft(&testbed, RULES);
     router.signal("TERM");
     both(1_000_000);
