@@ -72,18 +72,26 @@ pub fn passed_descriptors() -> Vec<OwnedFd> {
     if number("LISTEN_PID") != Some(std::process::id()) || GIVEN.swap(true, Ordering::AcqRel) {
         return Vec::new();
     }
-    let own = |fd: i32| {
-        // SAFETY: this fcntl touches no memory; on a number that is no descriptor it fails.
-        result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
-        // SAFETY: it is open, as fcntl says. The environment says that it was opened for this process before it began, so
-        // nobody else here owns it, and GIVEN lets this happen once.
-        Some(unsafe { OwnedFd::from_raw_fd(fd) })
-    };
+    // SAFETY: the environment says that it was opened for this process before it began, so nobody else here owns it, and
+    // GIVEN lets this happen once.
+    let own = |fd: i32| unsafe { take_passed(fd) };
     let count = number("LISTEN_FDS").unwrap_or(0).min(PASSED_MAX);
     (3..3 + count as i32).filter_map(own).collect()
 }
 
-/// The same with their names (`LISTEN_FDNAMES`); one without is called `unknown`, as systemd does.
+/// Makes a descriptor this process was started with its own, which no program that it starts gets; none where it is not open.
+///
+/// # Safety
+///
+/// Nobody else in this process owns it.
+unsafe fn take_passed(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: this fcntl touches no memory; on a number that is no descriptor it fails.
+    result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
+    // SAFETY: it is open, as fcntl says, and nobody else owns it, as the caller promises.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// [`passed_descriptors`] with their names (`LISTEN_FDNAMES`); one without is called `unknown`, as systemd does.
 pub fn passed_descriptors_by_name() -> Vec<(String, OwnedFd)> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()));
@@ -122,11 +130,9 @@ fn passed_by_parent() -> Vec<(String, OwnedFd)> {
     let own = |entry: &str| {
         let (name, number) = entry.rsplit_once('=')?;
         let fd = number.parse::<i32>().ok().filter(|&fd| fd > 2)?;
-        // SAFETY: this fcntl touches no memory; on a number that is no descriptor it fails.
-        result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
-        // SAFETY: it is open, as fcntl says. The process that started this one says that it was opened for this one, so
-        // nobody else here owns it, and GIVEN lets this happen once.
-        Some((name.to_owned(), unsafe { OwnedFd::from_raw_fd(fd) }))
+        // SAFETY: the process that started this one says that it was opened for this one, so nobody else here owns it, and
+        // GIVEN lets this happen once.
+        unsafe { take_passed(fd) }.map(|fd| (name.to_owned(), fd))
     };
     named.split(' ').take(PASSED_MAX as usize).filter_map(own).collect()
 }

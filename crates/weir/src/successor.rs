@@ -12,6 +12,8 @@ use std::process::{Child, Command, ExitStatus};
 
 use weir_io::process::pass_descriptors;
 
+use crate::control::Response;
+
 /// What a service manager says to one process alone.
 const OF_THIS_PROCESS: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
@@ -70,6 +72,20 @@ impl Successor {
         let pid = child.id();
         self.child = Some(child);
         Ok(pid)
+    }
+
+    /// SIGUSR2: starts it as [`Successor::start`] does, and says what came of it.
+    pub fn answer(&mut self, descriptors: &[(String, BorrowedFd<'_>)]) -> Response {
+        match self.start(descriptors) {
+            Ok(pid) => {
+                tracing::info!("process {pid} is started to take over");
+                Response::json(200, &serde_json::json!({ "successor": pid }))
+            }
+            Err(error) => {
+                tracing::error!("SIGUSR2: {error}");
+                Response::refusal(409, error.to_string())
+            }
+        }
     }
 
     /// The process that is about to take over.

@@ -42,14 +42,14 @@ impl Page {
         items: &'a [T],
         words: impl Fn(&'a T) -> Vec<W>,
     ) -> Vec<&'a T> {
-        let matches = |item: &&'a T| self.matching.is_none() || self.matches(&words(item));
+        let matches = |item: &&'a T| self.matches(|| words(item));
         items.iter().filter(matches).skip(self.skip).take(self.limit.unwrap_or(usize::MAX)).collect()
     }
 
     /// Whether an item with these words is asked for.
-    pub fn matches<W: AsRef<str>>(&self, words: &[W]) -> bool {
-        let text = self.matching.as_deref().unwrap_or_default();
-        words.iter().any(|word| word.as_ref().contains(text))
+    pub fn matches<W: AsRef<str>>(&self, words: impl FnOnce() -> Vec<W>) -> bool {
+        let text = self.matching.as_deref();
+        text.is_none_or(|text| words().iter().any(|word| word.as_ref().contains(text)))
     }
 }
 

@@ -364,7 +364,7 @@ impl Running {
                 service::ready(&status_line(&self.settings));
                 (response, None)
             }
-            RequestKind::Succeed => (self.start_successor(), None),
+            RequestKind::Succeed => (self.successor.answer(&[]), None),
             RequestKind::Upgraded(connection) => (self.hand_over(&connection.0), None),
             RequestKind::UpgradeEnded { completed } => {
                 self.succeeding = false;
@@ -403,20 +403,6 @@ impl Running {
             balance: report.balance(),
             notices: self.notices.clone(),
             ..view::Status::default()
-        }
-    }
-
-    /// SIGUSR2: the program that is installed now takes over.
-    fn start_successor(&mut self) -> Response {
-        match self.successor.start(&[]) {
-            Ok(pid) => {
-                tracing::info!("process {pid} is started to take over");
-                Response::json(200, &serde_json::json!({ "successor": pid }))
-            }
-            Err(error) => {
-                tracing::error!("SIGUSR2: {error}");
-                Response::refusal(409, error.to_string())
-            }
         }
     }
 

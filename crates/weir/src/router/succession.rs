@@ -77,16 +77,7 @@ impl Daemon {
         let ports = self.open.iter().filter(|_| passes_links);
         let links: Vec<(String, BorrowedFd<'_>)> =
             ports.filter_map(|(device, open)| open.port.named_link(device)).collect();
-        match self.successor.start(&links) {
-            Ok(pid) => {
-                tracing::info!("process {pid} is started to take over");
-                Response::json(200, &serde_json::json!({ "successor": pid }))
-            }
-            Err(error) => {
-                tracing::error!("SIGUSR2: {error}");
-                Response::refusal(409, error.to_string())
-            }
-        }
+        self.successor.answer(&links)
     }
 
     /// A successor that fails changes nothing.

@@ -24,7 +24,7 @@ use crate::sut::relay::{self, ADDRESS, Environment, Relaying};
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
 
-const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(serde::Deserialize)]

@@ -15,6 +15,7 @@ use super::tcp::SERVER;
 use crate::model::{Configuration, FrameSize, LabError, Trial};
 use crate::netns::namespace::Namespace;
 use crate::sut::gateway::MTU;
+use crate::sut::kernel::in_table;
 use crate::workload::mark::{self, Mark};
 use weir_stats::search::Rate;
 
@@ -253,9 +254,6 @@ fn pour(sockets: &[UdpSocket], load: Load, run: u8, length: Duration) -> Carried
 /// Datagrams that found no room in a socket of this namespace.
 fn no_room(namespace: &Namespace) -> Result<u64, LabError> {
     // A thread has the counters of its own namespace.
-    let text = namespace.read("/proc/thread-self/net/snmp")?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-    let counted = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "RcvbufErrors");
-    Ok(counted.and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+    let snmp = namespace.read("/proc/thread-self/net/snmp")?;
+    Ok(in_table(&snmp, "Udp", "RcvbufErrors").unwrap_or(0))
 }

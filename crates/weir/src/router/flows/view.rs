@@ -63,7 +63,7 @@ impl Flows {
         let first = known.table.flows().filter(|(id, _)| here(id));
         let all = first.chain(known.table.flows().filter(|(id, _)| !here(id)));
         let matching = all.map(|(id, flow)| (id, shown(flow)));
-        let mut matching = matching.filter(|(_, flow)| page.matches(&flow.words())).skip(page.skip);
+        let mut matching = matching.filter(|(_, flow)| page.matches(|| flow.words())).skip(page.skip);
         // What passed by is asked for of those alone that are shown: a system call each.
         let counted = |(id, flow): (FlowId, view::Flow)| {
             let Some(taken) = known.taken.get(&id) else { return flow };
