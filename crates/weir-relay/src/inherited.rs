@@ -42,6 +42,14 @@ impl Inherited {
         self.take(SocketType::DGRAM, address).map(UdpSocket::from)
     }
 
+    /// Those that nobody has taken: `TCP 192.0.2.1:80`.
+    pub fn untaken(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|(kind, address, _)| {
+            let transport = if *kind == SocketType::STREAM { "TCP" } else { "UDP" };
+            format!("{transport} {address}")
+        })
+    }
+
     fn take(&mut self, kind: SocketType, address: SocketAddr) -> Option<OwnedFd> {
         let at = self.0.iter().position(|one| one.0 == kind && serves(one.1, address))?;
         Some(self.0.swap_remove(at).2)
@@ -68,7 +76,9 @@ mod tests {
         assert_eq!(all.0.len(), 2, "a file is no socket");
         assert!(all.tcp(datagrams).is_none() && all.udp(at).is_none());
         assert!(all.tcp(at).is_some() && all.tcp(at).is_none());
+        assert_eq!(all.untaken().collect::<Vec<_>>(), [format!("UDP {datagrams}")]);
         assert!(all.udp(datagrams).is_some());
+        assert_eq!(all.untaken().count(), 0);
     }
 
     #[test]

@@ -135,6 +135,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     let live = Live::new(&settings, certificates(&settings, &mut notices)?);
     // What was opened for us, and what another relay has: it serves until we are ready.
     let mut inherited = Inherited::of(weir_io::process::passed_descriptors());
+    let passed = inherited.untaken().collect::<Vec<_>>();
     let mut predecessor = None;
     if started.take_over
         && let Some((before, sockets)) = handover::ask(&started.socket).map_err(Failure::of)?
@@ -145,6 +146,7 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     let sockets = Sockets::open(&settings.acceptor, &mut inherited).map_err(Failure::of)?;
     let metrics = started.metrics.map(|at| inherited.tcp(at).map_or_else(|| metrics_listener(at), Ok));
     let metrics = metrics.transpose().map_err(Failure::of)?;
+    notices.extend(inherited.untaken().filter(|name| passed.contains(name)).map(|name| unserved(&name)));
     drop(inherited);
     let relay = Relay::start(&settings.engine).map_err(Failure::of)?;
     let relay = Arc::new(relay);
@@ -183,6 +185,14 @@ pub fn start(mut settings: Settings, started: Started) -> Result<Running, Failur
     running.say();
     service::ready(&status_line(&running.settings));
     Ok(running)
+}
+
+/// A socket that the service manager keeps open, whoever takes it.
+fn unserved(name: &str) -> String {
+    format!(
+        "{name} was opened by the service manager, and no key names it: who connects there waits in vain; take it out of the \
+         .socket unit, or name it (`listen`, `http`, `stun`, `metrics`)"
+    )
 }
 
 /// A descriptor for each client there may be: most systems start programs with 1,024.

@@ -242,3 +242,15 @@ fn nobody_to_take_over_from_is_no_obstacle() {
     let relay = place.next();
     assert!(Client::connect(place.at, 1).is_ok(), "{}", relay.log());
 }
+
+#[test]
+fn a_socket_of_the_service_manager_that_the_file_does_not_name_is_warned_of() {
+    let mut place = Handover::new();
+    drop(place.listener.take());
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = other.local_addr().expect("bound");
+    let relay = place.passed(other);
+    until("the log says so", || {
+        relay.log().contains(&format!("TCP {at} was opened by the service manager")).then_some(())
+    });
+}
