@@ -2,15 +2,17 @@
 //!
 //! The lab places kernel threads (NAPI) and subjects with it, and makes sure that no subject outlives it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// More than any service has.
 const PASSED_MAX: u32 = 253;
-/// What a child of this program had opened for it: its parent, then `NAME=NUMBER` for each.
+/// What a process that this one starts has opened for it: the number of its ticket, then `NAME=NUMBER` for each.
 const PASSED: &str = "WEIR_PASSED";
 
 /// Binds a task (a thread id, or a process id for its main thread) to one CPU.
@@ -95,17 +97,38 @@ unsafe fn take_passed(fd: i32) -> Option<OwnedFd> {
 pub fn passed_descriptors_by_name() -> Vec<(String, OwnedFd)> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names = names.split(':').map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()));
-    names.zip(passed_descriptors()).chain(passed_by_parent()).collect()
+    names.zip(passed_descriptors()).chain(passed_by_starter()).collect()
 }
 
-/// Has a child be given these descriptors under their names ([`passed_descriptors_by_name`]). It gets copies, which any
-/// other child of this process would get too until what is returned is dropped: start it at once.
-pub fn pass_descriptors(
-    command: &mut Command,
-    named: &[(String, BorrowedFd<'_>)],
-) -> io::Result<Vec<OwnedFd>> {
+/// Descriptors that are to be a process' own, and the ticket that says which process that is.
+#[derive(Debug)]
+pub struct Passed {
+    _copies: Vec<OwnedFd>,
+    ticket: File,
+}
+
+impl Passed {
+    /// The process that has them; of a command that was not started, an error.
+    pub fn process(&self) -> io::Result<u32> {
+        let mut pid = [0; 4];
+        self.ticket.read_exact_at(&mut pid, 0)?;
+        Ok(u32::from_ne_bytes(pid))
+    }
+}
+
+/// Has the process of this command be given these descriptors under their names ([`passed_descriptors_by_name`]). It gets
+/// copies, which any other process that this one starts would get too until what is returned is dropped: start it at once.
+pub fn pass_descriptors(command: &mut Command, named: &[(String, BorrowedFd<'_>)]) -> io::Result<Passed> {
+    // SAFETY: the kernel reads the name, which ends with a zero byte, and makes a descriptor.
+    let ticket = unsafe { libc::memfd_create(c"ticket".as_ptr(), 0) };
+    if ticket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was made above, and nobody else owns it.
+    let ticket = File::from(unsafe { OwnedFd::from_raw_fd(ticket) });
+    let number = ticket.as_raw_fd();
+    let mut text = number.to_string();
     let mut copies = Vec::new();
-    let mut text = std::process::id().to_string();
     for (name, fd) in named {
         let copy = fd.try_clone_to_owned()?;
         // SAFETY: this fcntl touches no memory; the descriptor is the copy made above.
@@ -114,19 +137,32 @@ pub fn pass_descriptors(
         copies.push(copy);
     }
     command.env(PASSED, text);
-    Ok(copies)
+    let sign = move || {
+        let pid = std::process::id().to_ne_bytes();
+        // SAFETY: the kernel reads four bytes of this stack; both calls may be made between fork and exec.
+        let written = unsafe { libc::pwrite(number, pid.as_ptr().cast(), pid.len(), 0) };
+        if written == pid.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure runs between fork and exec; it makes two async-signal-safe system calls and allocates nothing.
+    unsafe { command.pre_exec(sign) };
+    Ok(Passed { _copies: copies, ticket })
 }
 
-/// What [`pass_descriptors`] of the process that started this one said, while that one is there. They are given once.
-fn passed_by_parent() -> Vec<(String, OwnedFd)> {
+/// What [`pass_descriptors`] of the process that started this one said, if its ticket names this process. They are given once.
+fn passed_by_starter() -> Vec<(String, OwnedFd)> {
     static GIVEN: AtomicBool = AtomicBool::new(false);
     let text = std::env::var(PASSED).unwrap_or_default();
-    let (parent, named) = text.split_once(' ').unwrap_or((text.as_str(), ""));
-    // SAFETY: getppid touches no memory and cannot fail.
-    let own_parent = unsafe { libc::getppid() };
-    if parent.parse::<i32>().ok() != Some(own_parent) || GIVEN.swap(true, Ordering::AcqRel) {
+    let (ticket, named) = text.split_once(' ').unwrap_or((text.as_str(), ""));
+    let Some(ticket) = ticket.parse::<i32>().ok().filter(|&fd| fd > 2) else { return Vec::new() };
+    let mut pid = [0_u8; 4];
+    // SAFETY: the kernel writes at most four bytes there; a number that is no file's descriptor fails.
+    let read = unsafe { libc::pread(ticket, pid.as_mut_ptr().cast(), pid.len(), 0) };
+    let signed = read == pid.len() as isize && u32::from_ne_bytes(pid) == std::process::id();
+    if !signed || GIVEN.swap(true, Ordering::AcqRel) {
         return Vec::new();
     }
+    // SAFETY: it was opened for this process, as it says itself, so nobody else here owns it, and GIVEN lets this happen once.
+    drop(unsafe { take_passed(ticket) });
     let own = |entry: &str| {
         let (name, number) = entry.rsplit_once('=')?;
         let fd = number.parse::<i32>().ok().filter(|&fd| fd > 2)?;
@@ -135,6 +171,61 @@ fn passed_by_parent() -> Vec<(String, OwnedFd)> {
         unsafe { take_passed(fd) }.map(|fd| (name.to_owned(), fd))
     };
     named.split(' ').take(PASSED_MAX as usize).filter_map(own).collect()
+}
+
+/// A process that this one started and that is not its child: its parent is whoever takes orphans, as a service manager does.
+#[derive(Debug)]
+pub struct Orphan {
+    pid: u32,
+    /// None where it had ended before it could be asked for.
+    handle: Option<OwnedFd>,
+}
+
+impl Orphan {
+    pub fn id(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn is_ended(&self) -> bool {
+        let Some(handle) = &self.handle else { return true };
+        // Where this process takes orphans itself, as the first one of a container does, nobody else would bury it.
+        // SAFETY: waitid with a null address writes nothing.
+        unsafe {
+            libc::waitid(
+                libc::P_PIDFD,
+                handle.as_raw_fd() as libc::id_t,
+                std::ptr::null_mut(),
+                libc::WEXITED | libc::WNOHANG,
+            )
+        };
+        let mut ended = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the kernel reads and writes this one pollfd.
+        unsafe { libc::poll(&raw mut ended, 1, 0) > 0 }
+    }
+}
+
+/// Starts the command as an orphan with these descriptors. A service manager waits for the end of its own children alone:
+/// a main process that is not one of them it kills at once where it would wait for an orderly end.
+pub fn start_orphan(command: &mut Command, named: &[(String, BorrowedFd<'_>)]) -> io::Result<Orphan> {
+    let leave = || {
+        // SAFETY: between fork and exec there is one thread; fork and _exit may be called there.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(()),
+            // SAFETY: this process is the one in between, which owns nothing but copies.
+            _ => unsafe { libc::_exit(0) },
+        }
+    };
+    // SAFETY: the closure runs between fork and exec; it makes async-signal-safe calls and allocates nothing.
+    unsafe { command.pre_exec(leave) };
+    let passed = pass_descriptors(command, named)?;
+    command.spawn()?.wait()?;
+    let pid = passed.process()?;
+    // SAFETY: pidfd_open takes numbers and makes a descriptor.
+    let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    let handle = i32::try_from(handle).ok().filter(|&fd| fd >= 0);
+    // SAFETY: it was made above, and nobody else owns it.
+    Ok(Orphan { pid, handle: handle.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }) })
 }
 
 /// The command's process is killed when the *thread* that starts it ends, however it ends.
@@ -314,12 +405,39 @@ mod tests {
                 drop(writer);
                 let mut child = again("child");
                 let named = [("xdp-a=b".to_owned(), std::os::fd::AsFd::as_fd(&reader))];
-                let copies = pass_descriptors(&mut child, &named).expect("copies");
+                let passed = pass_descriptors(&mut child, &named).expect("copies");
                 let status = child.status().expect("it starts");
-                drop(copies);
+                drop(passed);
                 assert!(status.success(), "what the child says is above");
             }
         }
+    }
+
+    #[test]
+    fn an_orphan_is_no_child_of_its_starter_and_its_end_is_seen() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$; read -r _; exit 3"]).stdout(writer);
+        let (stdin, held) = io::pipe().expect("a pipe");
+        let orphan = start_orphan(command.stdin(stdin), &[]).expect("sh starts");
+        assert!(!children().contains(&orphan.id()), "it is somebody else's");
+        drop(command);
+        let mut said = [0; 16];
+        let len = io::Read::read(&mut reader, &mut said).expect("its number");
+        assert_eq!(String::from_utf8_lossy(&said[..len]).trim(), orphan.id().to_string());
+        assert!(!orphan.is_ended());
+        drop(held);
+        let by = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !orphan.is_ended() {
+            assert!(std::time::Instant::now() < by, "process {} has ended", orphan.id());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn an_orphan_whose_program_is_missing_is_not_started() {
+        let error = start_orphan(&mut Command::new("/nowhere/program"), &[]).expect_err("there is none");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! A daemon starts the program that stands in its own place now, to take over from it: an upgrade by one signal.
 //!
-//! Promises: the successor is started as this process was, with `--take-over`; one that fails is named with its status, and
-//! this daemon goes on. Refuses: a second successor while the first is on its way; a relay without a file (`--dev`),
+//! Promises: the successor is started as this process was, with `--take-over`, and is no child of this process, so that a
+//! service manager waits for its end as it did for this one's; one that fails is told of, and this daemon goes on. Refuses: a second successor while the first is on its way; a relay without a file (`--dev`),
 //! whose key and certificate no other could have.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 
-use weir_io::process::pass_descriptors;
+use weir_io::process::{Orphan, start_orphan};
 
 use crate::control::Response;
 
@@ -45,18 +45,18 @@ impl fmt::Display for SuccessorError {
 #[derive(Debug)]
 pub struct Successor {
     command: Vec<OsString>,
-    child: Option<Child>,
+    started: Option<Orphan>,
 }
 
 impl Successor {
     pub fn of_this_process() -> Successor {
-        Successor { command: succeeding(std::env::args_os().collect()), child: None }
+        Successor { command: succeeding(std::env::args_os().collect()), started: None }
     }
 
     /// Starts the program that has this one's name on disk now. It has these descriptors too, by their names.
     pub fn start(&mut self, descriptors: &[(String, BorrowedFd<'_>)]) -> Result<u32, SuccessorError> {
-        if let Some(child) = &self.child {
-            return Err(SuccessorError::Underway { pid: child.id() });
+        if let Some(started) = &self.started {
+            return Err(SuccessorError::Underway { pid: started.id() });
         }
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(SuccessorError::WithoutFile);
@@ -66,11 +66,10 @@ impl Successor {
         OF_THIS_PROCESS.iter().for_each(|name| {
             command.env_remove(name);
         });
-        let child = pass_descriptors(&mut command, descriptors)
-            .and_then(|_until_it_runs| command.spawn())
+        let started = start_orphan(&mut command, descriptors)
             .map_err(|error| SuccessorError::NotStarted { program: program.clone(), error })?;
-        let pid = child.id();
-        self.child = Some(child);
+        let pid = started.id();
+        self.started = Some(started);
         Ok(pid)
     }
 
@@ -91,14 +90,12 @@ impl Successor {
     /// The process that is about to take over.
     pub fn underway(&mut self) -> Option<u32> {
         let _ = self.ended();
-        self.child.as_ref().map(Child::id)
+        self.started.as_ref().map(Orphan::id)
     }
 
-    /// How the successor ended, if it did.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
-        self.child = None;
-        Some(status)
+    /// The successor that has ended; told once.
+    pub fn ended(&mut self) -> Option<u32> {
+        self.started.take_if(|started| started.is_ended()).map(|ended| ended.id())
     }
 }
 
@@ -135,13 +132,13 @@ mod tests {
         for (before, after) in pairs {
             assert_eq!(succeeding(words(before)), words(after), "{before}");
         }
-        let mut without = Successor { command: Vec::new(), child: None };
+        let mut without = Successor { command: Vec::new(), started: None };
         assert!(without.start(&[]).is_err_and(|e| e.to_string().contains("--dev")));
     }
 
     #[test]
     fn one_that_is_not_there_is_named() {
-        let mut missing = Successor { command: words("/nowhere/weir run"), child: None };
+        let mut missing = Successor { command: words("/nowhere/weir run"), started: None };
         let said = missing.start(&[]).expect_err("there is no such program").to_string();
         assert!(said.contains("/nowhere/weir") && said.contains("goes on"), "{said}");
         assert!(missing.ended().is_none());

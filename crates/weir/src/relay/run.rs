@@ -313,8 +313,10 @@ impl Running {
 
     /// Whether all is well, and whether certificates have changed.
     fn look(&mut self) -> Result<(), Failure> {
-        if let Some(status) = self.successor.ended() {
-            tracing::error!("the program that was to take over ended ({status}); this relay serves on");
+        if let Some(pid) = self.successor.ended() {
+            tracing::error!(
+                "process {pid}, which was to take over, ended before it was ready, see its log; this relay serves on"
+            );
         }
         if !self.relay.is_well() {
             return Err(Failure(

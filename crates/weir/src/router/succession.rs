@@ -82,8 +82,10 @@ impl Daemon {
 
     /// A successor that fails changes nothing.
     pub(super) fn watch_successor(&mut self) {
-        if let Some(status) = self.successor.ended() {
-            tracing::error!("the program that was to take over ended ({status}); this router goes on");
+        if let Some(pid) = self.successor.ended() {
+            tracing::error!(
+                "process {pid}, which was to take over, ended before it was ready, see its log; this router goes on"
+            );
         }
     }
 
