@@ -3,7 +3,7 @@
 use weir_core::wire::build::Frame;
 use weir_core::wire::tcp;
 use weir_io::fuzz::FUZZ_TARGETS;
-use weir_io::tls::Handshake;
+use weir_io::tls::{Handshake, kind};
 use weir_testing::fuzz::{Smoke, assert_targets, inputs};
 
 use crate::ends::{SUITES, client_config, name};
@@ -25,6 +25,10 @@ fn seeds() -> Vec<Vec<u8>> {
         seeds.push(vec![suite, 0, 5, 220, 7, 0, 200, 4, 1, 2, 64, 0, 7, 1, 0, 0, 0, 9, 7, 255, 255]);
         seeds.push(vec![suite, 3, 21, 2, 1, 0, 7, 255, 255, 0, 0, 9]);
         seeds.push(vec![suite, 3, 22, 5, 24, 0, 0, 1, 1, 0, 0, 40, 5, 0, 9, 1, 7, 255, 255]);
+    }
+    // A type of zero, behind which the peer of TLS 1.3 finds another.
+    for suite in [2, 5] {
+        seeds.push(vec![suite, 3, 0, 7, 4, kind::DATA, 0, 0]);
     }
     // Records before a server has left rustls: half a key update, then data; data in two pieces.
     seeds.push([&[0, 5, 2, 255, 24, 0][..], &[0, 3, 255, 1, 2, 3, 0, 0, 255]].concat());
