@@ -55,17 +55,19 @@ pub fn counted(key: &SaKey, lifetime: &Lifetime) -> Vec<u8> {
 
 /// Tells the kernel which sequence numbers of an SA are used: those it gives out begin behind `sent`, and of those
 /// it may take none up to `received` comes again. None where the kernel has not told how it keeps them. Numbers of 32 bits
-/// end at the last of them: who ran out of them may have counted beyond it.
+/// end at the last of them: who ran out of them may have counted beyond it. Where nothing was received the window is empty:
+/// a key daemon puts an outbound SA back as it read it, and since Linux 6.10 the kernel refuses one whose window is not.
 pub fn numbered(sa: &Sa, sent: u64, received: u64) -> Option<Vec<u8>> {
     let (key, replay) = (&sa.key, sa.replay.as_ref()?);
     let last = if sa.flags & FLAG_ESN == 0 { u64::from(u32::MAX) } else { u64::MAX };
     let halves = |number: u64| (number.min(last) as u32, (number.min(last) >> 32) as u32);
     let ((sent, sent_high), (received, received_high)) = (halves(sent), halves(received));
+    let window = if (received, received_high) == (0, 0) { 0 } else { u32::MAX };
     let (kind, words) = match replay.words {
-        0 => (attribute::REPLAY, vec![sent, received, u32::MAX]),
+        0 => (attribute::REPLAY, vec![sent, received, window]),
         words => {
             let mut all = vec![words, sent, received, sent_high, received_high, replay.window];
-            all.extend((0..words).map(|_| u32::MAX));
+            all.extend((0..words).map(|_| window));
             (attribute::REPLAY_ESN, all)
         }
     };

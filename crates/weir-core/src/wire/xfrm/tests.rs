@@ -138,6 +138,28 @@ fn numbers_of_32_bits_end_where_the_kernel_gives_out_no_more() {
 }
 
 #[test]
+fn the_window_of_an_outbound_sa_is_empty_and_that_of_an_inbound_one_full() {
+    let Ok(News::Sa(sa)) = read(&captured("newsa-gcm")) else { panic!("an SA") };
+    let windows = |words: u32, sent: u64, received: u64| -> Vec<u32> {
+        let sa = Sa { replay: Some(Replay { words, window: 32, ..Replay::default() }), ..(*sa).clone() };
+        let bytes = numbered(&sa, sent, received).expect("it has numbers");
+        let message = messages(&bytes).next().expect("one").expect("whole");
+        let from = 48 + 4 + if words == 0 { 8 } else { 24 };
+        let len = 4 * words.max(1) as usize;
+        message.payload[from..from + len].chunks(4).map(|word| u32_at(word, 0).expect("a word")).collect()
+    };
+    for words in [0, 1, 4] {
+        let of = |bits: u32| -> Vec<u32> { vec![bits; words.max(1) as usize] };
+        assert_eq!(
+            windows(words, 7, 0),
+            of(0),
+            "a key daemon puts it back, which Linux 6.10 refuses otherwise"
+        );
+        assert_eq!(windows(words, 0, 9), of(u32::MAX), "nothing up to 9 is taken again");
+    }
+}
+
+#[test]
 fn what_the_kernel_shall_drop_is_read_back_as_a_policy_that_blocks() {
     let Ok(News::Policy(policy)) = read(&captured("newpolicy")) else { panic!("a policy") };
     let Ok(News::Policy(block)) = read(&block(&policy.selector, 9)) else { panic!("a policy") };
