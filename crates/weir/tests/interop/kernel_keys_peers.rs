@@ -81,6 +81,12 @@ fn crash(testbed: &Testbed, right: Daemon) {
     batch(Some(&testbed.right), &lines);
 }
 
+/// The right gateway's line on the way between both.
+fn link_of_right(testbed: &Testbed, state: &str) {
+    let middle = testbed.middle.as_ref().expect("a testbed with a middle");
+    run(&format!("ip -n {middle} link set mr {state}"));
+}
+
 /// Weir has no SA any more; what protected packets are then, is not sent.
 fn gone(testbed: &Testbed, weir: &Weir, what: &str, since: Instant) {
     until("weir has no SA", || (sas(weir) == 0).then_some(()));
@@ -129,7 +135,10 @@ fn a_peer_that_crashed_is_let_go_of_and_its_tunnel_restarts_by_itself() {
             crash(&testbed, right);
             gone(&testbed, &weir, "restart", crashed);
             let returned = Instant::now();
+            // A daemon refuses what comes before it has read its connections, and who is refused does not ask again.
+            link_of_right(&testbed, "down");
             let _right = Daemon::start_as(&testbed, End::Right, &setup);
+            link_of_right(&testbed, "up");
             back(&testbed, &weir, "dead peer, restart", returned);
             watch.end_well();
         },
@@ -178,11 +187,10 @@ fn a_link_that_is_down_costs_the_sas_and_packets_ask_for_others_when_it_is_up() 
             until("packets make the SAs", || answers(a, b).then_some(()));
             all(a, b, 50, 30_000);
             let down = Instant::now();
-            let middle = testbed.middle.as_ref().expect("a testbed with a middle");
-            run(&format!("ip -n {middle} link set mr down"));
+            link_of_right(&testbed, "down");
             gone(&testbed, &weir, "trap, link down", down);
             let up = Instant::now();
-            run(&format!("ip -n {middle} link set mr up"));
+            link_of_right(&testbed, "up");
             back(&testbed, &weir, "dead peer, link up", up);
             watch.end_well();
         },

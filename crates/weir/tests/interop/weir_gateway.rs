@@ -6,9 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use weir::testing::machine::until_within;
+
 use crate::case::{Case, Mode, Sa, hex};
 use crate::daemon::Running;
-use crate::testbed::{Family, LEFT_LAN, LEFT_WAN, Testbed, run, until};
+use crate::testbed::{Family, LEFT_LAN, LEFT_WAN, PATIENCE, Testbed, run, until};
 
 /// Killed on drop; what it logged is shown when a test fails.
 pub struct Weir(Running);
@@ -115,7 +117,8 @@ impl Weir {
         command.arg(&socket).arg("run").arg(&path);
         command.env("STATE_DIRECTORY", testbed.folder.join(state));
         let mut weir = Weir(Running::start(&mut command, socket));
-        until("weir is ready", || {
+        // A debug build on emulated processors reads a hundred SAs in half a minute.
+        until_within(PATIENCE * 3, "weir is ready", || {
             let ended = weir.0.child.try_wait().expect("a child of ours");
             assert!(ended.is_none(), "weir ended:\n{}", weir.log());
             weir.log().contains("is ready").then_some(())
