@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan miri interop questions relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation soak loom tsan miri interop questions relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | miri | interop | questions | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | soak | loom | tsan | miri | interop | questions | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -51,6 +51,10 @@ container-test: build
 # the packages' life in a whole Debian with systemd: installed, rebooted, upgraded under load, purged; five minutes, docs/packages.md
 machine-test: build
 	./scripts/machine-test
+
+# two gateways of packages (weir, FRR, strongSwan), each in a whole Debian, joined by a wire; seven minutes, docs/packages.md
+gateways-test: build
+	./scripts/gateways-test
 
 # flow tables of nftables and weir over the same flows, and VLANs and ESP of the kernel, in a whole Debian; five minutes, docs/firewall.md
 flowtable-test: build
