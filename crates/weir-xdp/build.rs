@@ -69,9 +69,10 @@ fn clang(source: &Path, object: &Path) -> Result<()> {
     command
         // v3: 32-bit arithmetic and jumps, Linux 5.1.
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
-        .args(["-fstack-usage", "-Ibpf/include", "-idirafter"])
-        // Where Debian has asm/types.h, which linux/types.h asks for.
-        .arg(format!("/usr/include/{architecture}-linux-gnu"))
+        .args(["-fstack-usage", "-Ibpf/include"])
+        // Where Debian has asm/types.h, which linux/types.h asks for: of this machine's architecture, and of another one.
+        .arg(format!("-idirafter/usr/include/{architecture}-linux-gnu"))
+        .arg(format!("-idirafter/usr/{architecture}-linux-gnu/include"))
         // No path of the machine that builds goes into the binary.
         .arg(format!("-ffile-prefix-map={}=weir-xdp", env::current_dir()?.display()))
         .arg(format!("-ffile-prefix-map={}=out", env::var("OUT_DIR")?))

@@ -13,6 +13,8 @@ pub mod selector;
 pub mod spelling;
 pub mod state;
 
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -112,6 +114,11 @@ impl Ipsec {
 
     /// Names that name nothing, or SAs of the other direction.
     pub fn check_names(&self, ports: &[&str], complaints: &mut Complaints) {
+        let (out, inbound) = (self.going(Direction::Out), self.going(Direction::In));
+        let known = |subject: &str, [named_out, named_in]: [&[Placed<String>]; 2], complaints: &mut _| {
+            known_sas((subject, "out", "an outbound sa"), named_out, (&out, &inbound), complaints);
+            known_sas((subject, "in", "an inbound sa"), named_in, (&inbound, &out), complaints);
+        };
         for tunnel in &self.tunnels {
             let subject = format!("tunnel {}", tunnel.name.value);
             if ports.iter().filter(|p| **p == tunnel.name.value).count() > 1 {
@@ -120,8 +127,7 @@ impl Ipsec {
                     format!("{subject}: another port or tunnel has this name; write another one"),
                 );
             }
-            self.known_sas(&subject, &tunnel.out, Direction::Out, complaints);
-            self.known_sas(&subject, &tunnel.inbound, Direction::In, complaints);
+            known(&subject, [&tunnel.out, &tunnel.inbound], complaints);
         }
         let spds: Vec<&str> = self.spds.iter().map(|s| s.name.value.as_str()).collect();
         for policy in &self.policies {
@@ -129,38 +135,14 @@ impl Ipsec {
             if !spds.contains(&policy.spd.value.as_str()) {
                 no_such("an spd", "spd", &subject, &policy.spd, &spds, complaints);
             }
-            self.known_sas(&subject, &policy.out, Direction::Out, complaints);
-            self.known_sas(&subject, &policy.inbound, Direction::In, complaints);
+            known(&subject, [&policy.out, &policy.inbound], complaints);
         }
     }
 
-    fn known_sas(
-        &self,
-        subject: &str,
-        named: &[Placed<String>],
-        direction: Direction,
-        complaints: &mut Complaints,
-    ) {
+    /// Names of the SAs of a direction.
+    fn going(&self, direction: Direction) -> BTreeSet<&str> {
         let that_way = self.sas.iter().filter(|sa| sa.params.direction == direction);
-        let known: Vec<&str> = that_way.map(|sa| sa.name.value.as_str()).collect();
-        let (key, word) = match direction {
-            Direction::Out => ("out", "an outbound sa"),
-            Direction::In => ("in", "an inbound sa"),
-        };
-        for name in named.iter().filter(|n| !known.contains(&n.value.as_str())) {
-            let other_way = self.sas.iter().any(|sa| sa.name.value == name.value);
-            if other_way {
-                complaints.add(
-                    name.span.clone(),
-                    format!(
-                        "{subject}: {key}: sa {} goes the other way, expected {word}; name the other one of the pair",
-                        name.value
-                    ),
-                );
-            } else {
-                no_such(word, "sa", subject, name, &known, complaints);
-            }
-        }
+        that_way.map(|sa| sa.name.value.as_str()).collect()
     }
 
     /// Complaints about keys: missing, of another length, used twice.
@@ -181,12 +163,15 @@ impl Ipsec {
     /// AEAD nonces are a key's salt and a counter: a second SA with the same key repeats them, and with
     /// them the key stream (RFC 4106 2.1).
     fn one_key_twice(&self, ring: &Keyring, complaints: &mut Complaints) {
-        let aead = |sa: &&Sa| sa.params.suite.encryption().is_aead();
-        for (n, sa) in self.sas.iter().enumerate().filter(|(_, sa)| aead(sa)) {
-            let key = sa.key.as_ref().and_then(|k| ring.find(&k.value));
-            let same = |other: &&Sa| other.key.as_ref().and_then(|k| ring.find(&k.value)) == key;
-            let Some(other) = self.sas[..n].iter().filter(aead).find(same).filter(|_| key.is_some()) else {
-                continue;
+        let mut first: HashMap<&[u8], &Sa> = HashMap::new();
+        for sa in self.sas.iter().filter(|sa| sa.params.suite.encryption().is_aead()) {
+            let Some(key) = sa.key.as_ref().and_then(|key| ring.find(&key.value)) else { continue };
+            let other = match first.entry(key.bytes()) {
+                Entry::Occupied(other) => *other.get(),
+                Entry::Vacant(place) => {
+                    place.insert(sa);
+                    continue;
+                }
             };
             let at = sa.key.as_ref().map_or(sa.name.span.clone(), |k| k.span.clone());
             complaints.add(
@@ -198,6 +183,30 @@ impl Ipsec {
                     sa.params.suite.encryption().name()
                 ),
             );
+        }
+    }
+}
+
+/// Complains of names of SAs that are none, or go the other way: where they stand (subject, key, what is expected), the names,
+/// and those of SAs that go this way and the other.
+fn known_sas(
+    (subject, key, expected): (&str, &str, &str),
+    named: &[Placed<String>],
+    (this_way, other_way): (&BTreeSet<&str>, &BTreeSet<&str>),
+    complaints: &mut Complaints,
+) {
+    for name in named.iter().filter(|name| !this_way.contains(name.value.as_str())) {
+        if other_way.contains(name.value.as_str()) {
+            complaints.add(
+                name.span.clone(),
+                format!(
+                    "{subject}: {key}: sa {} goes the other way, expected {expected}; name the other one of the pair",
+                    name.value
+                ),
+            );
+        } else {
+            let known: Vec<&str> = this_way.iter().copied().collect();
+            no_such(expected, "sa", subject, name, &known, complaints);
         }
     }
 }
