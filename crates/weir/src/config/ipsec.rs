@@ -13,7 +13,6 @@ pub mod selector;
 pub mod spelling;
 pub mod state;
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -166,13 +165,10 @@ impl Ipsec {
         let mut first: HashMap<&[u8], &Sa> = HashMap::new();
         for sa in self.sas.iter().filter(|sa| sa.params.suite.encryption().is_aead()) {
             let Some(key) = sa.key.as_ref().and_then(|key| ring.find(&key.value)) else { continue };
-            let other = match first.entry(key.bytes()) {
-                Entry::Occupied(other) => *other.get(),
-                Entry::Vacant(place) => {
-                    place.insert(sa);
-                    continue;
-                }
-            };
+            let other = *first.entry(key.bytes()).or_insert(sa);
+            if std::ptr::eq(other, sa) {
+                continue;
+            }
             let at = sa.key.as_ref().map_or(sa.name.span.clone(), |k| k.span.clone());
             complaints.add(
                 at,

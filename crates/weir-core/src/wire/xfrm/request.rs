@@ -60,9 +60,9 @@ pub fn counted(key: &SaKey, lifetime: &Lifetime) -> Vec<u8> {
 pub fn numbered(sa: &Sa, sent: u64, received: u64) -> Option<Vec<u8>> {
     let (key, replay) = (&sa.key, sa.replay.as_ref()?);
     let last = if sa.flags & FLAG_ESN == 0 { u64::from(u32::MAX) } else { u64::MAX };
+    let window = if received == 0 { 0 } else { u32::MAX };
     let halves = |number: u64| (number.min(last) as u32, (number.min(last) >> 32) as u32);
     let ((sent, sent_high), (received, received_high)) = (halves(sent), halves(received));
-    let window = if (received, received_high) == (0, 0) { 0 } else { u32::MAX };
     let (kind, words) = match replay.words {
         0 => (attribute::REPLAY, vec![sent, received, window]),
         words => {

@@ -29,6 +29,11 @@ thread_local! {
     static KEPT: RefCell<[Option<Ends>; SUITES]> = RefCell::default();
 }
 
+/// Whether a configuration's suite is one of TLS 1.3.
+fn is_tls_13(suite: usize) -> bool {
+    suite < SUITES / 2
+}
+
 fn configs() -> &'static (Arc<ServerConfig>, Vec<Arc<ClientConfig>>) {
     static CONFIGS: OnceLock<(Arc<ServerConfig>, Vec<Arc<ClientConfig>>)> = OnceLock::new();
     CONFIGS.get_or_init(|| {
@@ -37,7 +42,7 @@ fn configs() -> &'static (Arc<ServerConfig>, Vec<Arc<ClientConfig>>) {
         let certified = CertifiedKey::new(vec![CertificateDer::from(CERTIFICATE)], key);
         let server = tls::server_config(Arc::new(SingleCertAndKey::from(certified)));
         let client = |at: usize| {
-            let version = if at < SUITES / 2 { &TLS13 } else { &TLS12 };
+            let version = if is_tls_13(at) { &TLS13 } else { &TLS12 };
             let all = rustls::crypto::aws_lc_rs::default_provider().cipher_suites;
             let suites: Vec<_> = all.iter().filter(|s| s.version().version == version.version).collect();
             let suites = vec![suites[at % (SUITES / 2)].suite()];
@@ -207,7 +212,7 @@ pub fn fuzz_tls_session(data: &[u8]) {
         received: Vec::new(),
         said: Vec::new(),
         heard: 0,
-        padded: suite < SUITES / 2,
+        padded: is_tls_13(suite),
         wild: false,
         over: false,
     };
