@@ -73,7 +73,7 @@ fn cost(case: &Case, local: &LocalAddresses) -> Result<f64, Box<dyn Error>> {
     let (source, destination): (IpAddr, IpAddr) = (case.from.parse()?, case.to.parse()?);
     let frame = build::Frame::ip(source, destination).ok_or("two families")?;
     let frame = frame.macs(OURS, FAR).ttl(255).udp(1000, 2000, &[0; 18]);
-    if let Some(progress) = steering.progress().filter(|_| case.known) {
+    if let Some(progress) = steering.progress(0).filter(|_| case.known) {
         // It leaves as it came, to come again.
         let mut out_macs = [0; 12];
         out_macs.copy_from_slice(&frame[..12]);
@@ -82,10 +82,13 @@ fn cost(case: &Case, local: &LocalAddresses) -> Result<f64, Box<dyn Error>> {
             source,
             destination,
             in_ifindex: LOOPBACK,
+            in_queue: 0,
             in_device: DEVICE,
             in_mac: OURS,
             out_ifindex: LOOPBACK,
             out_device: DEVICE,
+            out_queue: 0,
+            out_queues: 0,
             mtu: 1500,
             out_macs,
         })?;

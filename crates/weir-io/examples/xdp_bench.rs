@@ -142,11 +142,11 @@ fn forward(
         for _ in 0..4096 {
             let mut got = 0;
             for _ in 0..batches {
-                if let Some(progress) = steer_in.progress().filter(|_| !tx.unsent()) {
+                if let Some(progress) = steer_in.progress(0).filter(|_| !tx.unsent()) {
                     progress.done(number);
                 }
                 let n = rx.rx(&mut pool, &mut batch);
-                if let (Some(progress), Some(frame)) = (steer_in.progress(), batch.frames_mut().last_mut()) {
+                if let (Some(progress), Some(frame)) = (steer_in.progress(0), batch.frames_mut().last_mut()) {
                     number = progress.number(frame, number).unwrap_or(number);
                 }
                 if n == 0 {
@@ -166,10 +166,13 @@ fn forward(
                             source,
                             destination,
                             in_ifindex: in_index,
+                            in_queue: 0,
                             in_device: DeviceId(0),
                             in_mac,
                             out_ifindex: out_index,
                             out_device: DeviceId(1),
+                            out_queue: 0,
+                            out_queues: 0,
                             mtu: 1500,
                             out_macs,
                         })?;

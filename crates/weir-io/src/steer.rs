@@ -28,7 +28,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use weir_core::mirror::PASSES_MAX;
 use weir_core::route::Prefix;
@@ -411,7 +411,7 @@ pub struct Steering {
     attachment: Attachment,
     program: Loaded,
     ifindex: u32,
-    progress: Option<Arc<Progress>>,
+    progress: Option<Progress>,
     /// Sockets that wait for [`Steering::release`]; none where nothing is held back.
     waiting: Mutex<Option<Vec<(u32, OwnedFd)>>>,
     forgetful: Option<Forgetful>,
@@ -477,7 +477,7 @@ impl Steering {
         mut program: Loaded,
         offload: Option<&FlowOffload>,
     ) -> Result<Steering, SteerError> {
-        let progress = offload.map(|_| Progress::of(&program)).transpose()?.map(Arc::new);
+        let progress = offload.map(|_| Progress::of(&program)).transpose()?;
         let sockets = Mutex::new(program.maps.sockets("weir_xsks")?);
         let counters = program.maps.counters("weir_counters")?;
         let attachment = Attachment::new(interface, ifindex, &mut program, modes)?;
@@ -571,9 +571,9 @@ impl Steering {
         Ok(counters)
     }
 
-    /// Where the worker of an interface with a flow offload says how far it has come.
-    pub fn progress(&self) -> Option<&Arc<Progress>> {
-        self.progress.as_ref()
+    /// Where the worker of a queue says how far it has come, on an interface with a flow offload.
+    pub fn progress(&self, queue: u32) -> Option<Progress> {
+        self.progress.as_ref()?.queue(queue)
     }
 
     /// Runs the program on one frame `repeat` times, on no device: for benches.

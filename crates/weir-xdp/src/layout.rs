@@ -152,7 +152,7 @@ shared! {
             v6: u64,
             spis: u64,
         }
-        /// What the router decided about a pair of addresses.
+        /// What the router decided about a pair of addresses, as they come in by one queue.
         struct Flow = "flow" {
             /// Generation of the tables it was decided by.
             generation: u64,
@@ -168,6 +168,10 @@ shared! {
             in_device: u32,
             /// Number of its last frame that went to the router; 0: none is known.
             last_slow: u64,
+            /// Where the router's socket sends.
+            out_queue: u32,
+            /// Queues of the far end, where its choice of one follows the CPU; 0: it does not.
+            out_queues: u32,
         }
         /// How packets of one direction of a tracked flow arrive, over IPv4; addresses and ports in network order.
         struct TrackedKey4 = "tracked_key4" {
@@ -226,7 +230,7 @@ shared! {
             tx_packets: u64,
             tx_bytes: u64,
         }
-        /// What the program and the device's worker tell each other, a cache line each.
+        /// What the program and the worker of one queue tell each other, a cache line each.
         struct FlowProgress = "flow_progress" {
             /// The number given last.
             steered: u64,
@@ -338,6 +342,8 @@ constants! {
         /// Pairs of addresses of one family.
         FLOWS_MAX = 1 << 16;
         FLOW_DEVICES_MAX = 256;
+        /// Receive queues of a device whose frames may take the flow offload.
+        FLOW_QUEUES_MAX = 64;
         /// Counters of what is offloaded: of each device, and behind them of VLANs that have their own.
         FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.

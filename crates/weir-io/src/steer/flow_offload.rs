@@ -10,20 +10,21 @@
 //! rest of its way together. A frame redirected by the program costs none.
 //!
 //! Promises: only what the router would do with the frame happens to it. A flow holds for one
-//! snapshot of the tables ([`FlowOffload::set_generation`]), one incoming interface and one pair of
+//! snapshot of the tables ([`FlowOffload::set_generation`]), one receive queue of one interface and one pair of
 //! addresses; the program itself (`bpf/include/weir/flow_offload.h` of `weir-xdp`) checks what differs from
 //! packet to packet: the MAC address, IPv4 header checksum, lengths, TTL and the outgoing MTU. Everything else
 //! (options, fragments, extension headers, VLAN tags, TTL 1, too big, unknown) goes to the router. Frames and
 //! bytes are counted by device, for the ledger.
 //!
-//! No frame overtakes another of its pair. Frames on their way to the router are numbered, the worker
-//! says up to which number everything has left ([`Progress::done`]), and the program remembers with each
-//! pair its last frame that went that way: until it has left, the next ones follow it. The number is metadata
+//! No frame overtakes another of its pair that came by the same queue, as all of one connection do. Frames on their way to
+//! the router are numbered queue by queue, the queue's worker says up to which number everything has left
+//! ([`Progress::done`]), and the program remembers with each
+//! pair its last frame that went that way: until it has left, the next ones follow it. A far end with several queues (veth) takes
+//! what is redirected by the queue of the CPU, what a socket sends by the socket's: only where both are one is a frame redirected. The number is metadata
 //! before the frame; drivers that have none (vmxnet3, ena, hv_netvsc) get an Ethernet header before the
 //! frame's own, to an address nobody outside knows, which the worker takes off.
 //!
-//! Refuses: interfaces with several queues (one could overtake another), next hops chosen by flow (ECMP looks at
-//! ports), and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
+//! Refuses: queues beyond [`MAX_QUEUES`], next hops chosen by flow (ECMP looks at ports), and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
 //! must not insert such pairs.
 
 use std::collections::hash_map::RandomState;
@@ -31,8 +32,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
@@ -41,7 +42,7 @@ use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
 
-/// Pairs of addresses of one family: 65,536 × some 120 B = 8 MiB; the least recently used go first.
+/// Pairs of addresses of one family, each with a queue: 65,536 × some 130 B = 8.5 MiB; the least recently used go first.
 pub const MAX_FLOWS: u32 = weir_xdp::layout::FLOWS_MAX;
 
 /// Devices with counters of what was offloaded.
@@ -50,10 +51,14 @@ pub const MAX_DEVICES: u32 = weir_xdp::layout::FLOW_DEVICES_MAX;
 /// Counters there are: of devices, and from [`MAX_DEVICES`] on of VLANs.
 pub const MAX_COUNTS: u32 = weir_xdp::layout::FLOW_COUNTS_MAX;
 
+/// Receive queues of a device that have flows.
+pub const MAX_QUEUES: u32 = weir_xdp::layout::FLOW_QUEUES_MAX;
+
 /// Metadata before a steered frame: its number.
 const NUMBER_SIZE: usize = 8;
 
-/// Words of the program's memory.
+/// Words of a queue in the program's memory, and what stands where among them.
+const QUEUE_WORDS: usize = FlowProgress::SIZE / 8;
 const STEERED: usize = offset_of!(FlowProgress, steered) / 8;
 const DONE: usize = offset_of!(FlowProgress, done) / 8;
 const FRONT_ROOM: usize = offset_of!(FlowProgress, front_room) / 8;
@@ -63,35 +68,52 @@ const FRONT_MARK: usize = offset_of!(FlowProgress, front_mark) / 8;
 const FRONT_BITS: u32 = 48;
 const FRONT_MASK: u64 = (1 << FRONT_BITS) - 1;
 
-/// How far the worker of an interface has come.
-#[derive(Debug)]
+/// How far the worker of one queue has come.
+#[derive(Clone, Debug)]
 pub struct Progress {
-    pub(super) words: SharedWords,
+    words: Arc<SharedWords>,
+    /// The first word of its queue.
+    at: usize,
     /// Where a front's Ethernet header leads to.
     mark: u64,
 }
 
 impl Progress {
+    /// Of the program's first queue.
     pub(super) fn of(program: &Loaded) -> Result<Progress, SteerError> {
         let memory = program.maps.array_fd("weir_progress")?;
-        let words = SharedWords::of(memory, FlowProgress::SIZE).map_err(SteerError::Memory)?;
+        let words =
+            SharedWords::of(memory, FlowProgress::SIZE * MAX_QUEUES as usize).map_err(SteerError::Memory)?;
         // Random from the system, as hash tables have it; never zero, so that no padding is taken for a front.
         let mark = RandomState::new().build_hasher().finish() & FRONT_MASK | 1 << 1;
-        words.word(FRONT_MARK).store(mark, Ordering::Release);
-        Ok(Progress { words, mark })
+        let first = Progress { words: Arc::new(words), at: 0, mark };
+        (0..MAX_QUEUES)
+            .filter_map(|queue| first.queue(queue))
+            .for_each(|p| p.word(FRONT_MARK).store(mark, Ordering::Release));
+        Ok(first)
+    }
+
+    /// That of another queue of the same device; none beyond [`MAX_QUEUES`].
+    pub fn queue(&self, queue: u32) -> Option<Progress> {
+        (queue < MAX_QUEUES).then(|| Progress { at: queue as usize * QUEUE_WORDS, ..self.clone() })
+    }
+
+    /// One of the queue's words.
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        self.words.word(self.at + at)
     }
 
     /// Where the driver has no room for metadata, frames carry their number in a front, if with it they have at most
     /// `room` bytes.
     pub fn allow_fronts(&self, room: usize) {
-        self.words.word(FRONT_ROOM).store(room.saturating_sub(FRONT_LEN as usize) as u64, Ordering::Release);
+        self.word(FRONT_ROOM).store(room.saturating_sub(FRONT_LEN as usize) as u64, Ordering::Release);
     }
 
     /// Every frame up to `number` has been sent, dropped or lost.
     #[inline]
     pub fn done(&self, number: u64) {
         // Release: the system calls that sent the frames come before.
-        self.words.word(DONE).store(number, Ordering::Release);
+        self.word(DONE).store(number, Ordering::Release);
     }
 
     /// The number of a steered frame, the one before which was `last`; a front is taken off.
@@ -105,7 +127,7 @@ impl Progress {
         let before = frame.buffer().bytes().get(..frame.start())?;
         let number = before.last_chunk::<{ NUMBER_SIZE }>().map(|bytes| u64::from_ne_bytes(*bytes))?;
         // A driver without metadata left there what was there.
-        (number > last && number <= self.words.word(STEERED).load(Ordering::Relaxed)).then_some(number)
+        (number > last && number <= self.word(STEERED).load(Ordering::Relaxed)).then_some(number)
     }
 
     fn front(&self, front: &[u8; FRONT_LEN as usize], last: u64) -> Option<u64> {
@@ -127,11 +149,16 @@ pub struct Decided {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub in_ifindex: u32,
+    pub in_queue: u32,
     pub in_device: DeviceId,
     /// The port's own MAC address.
     pub in_mac: Mac,
     pub out_ifindex: u32,
     pub out_device: DeviceId,
+    /// Where the worker of the incoming queue sends, and how many there are at the far end, if which of them takes what is
+    /// redirected follows the CPU.
+    pub out_queue: u32,
+    pub out_queues: u32,
     /// The outgoing port's MTU: IP bytes.
     pub mtu: u16,
     /// Destination and source MAC address of the outgoing frame.
@@ -150,8 +177,8 @@ pub struct OffloadCounters {
 /// The tables behind the flow offload, shared by the programs of all interfaces.
 #[derive(Debug)]
 pub struct FlowOffload {
-    flows4: Mutex<Table<8, { Flow::SIZE }>>,
-    flows6: Mutex<Table<32, { Flow::SIZE }>>,
+    flows4: Mutex<Table<12, { Flow::SIZE }>>,
+    flows6: Mutex<Table<40, { Flow::SIZE }>>,
     generation: SharedWords,
     generation_map: Memory<8>,
     counters: Counters<{ FlowCounters::SIZE / 8 * MAX_COUNTS as usize }>,
@@ -202,10 +229,12 @@ impl FlowOffload {
     pub fn insert(&self, decided: &Decided) -> Result<(), SteerError> {
         match (decided.source, decided.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                remember(&self.flows4, key([source.octets(), destination.octets()]), decided)
+                let pair = [source.octets(), destination.octets()];
+                remember(&self.flows4, key(pair, decided.in_queue), decided)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                remember(&self.flows6, key([source.octets(), destination.octets()]), decided)
+                let pair = [source.octets(), destination.octets()];
+                remember(&self.flows6, key(pair, decided.in_queue), decided)
             }
             // Two families are no pair: nothing to remember.
             _ => Ok(()),
@@ -222,10 +251,11 @@ impl FlowOffload {
     }
 }
 
-/// Source and destination as they stand in a packet.
-fn key<const A: usize, const K: usize>(addresses: [[u8; A]; 2]) -> [u8; K] {
+/// Source and destination as they stand in a packet, and the queue.
+fn key<const A: usize, const K: usize>(addresses: [[u8; A]; 2], queue: u32) -> [u8; K] {
     let mut key = [0; K];
-    key.iter_mut().zip(addresses.as_flattened()).for_each(|(to, from)| *to = *from);
+    let parts = addresses.as_flattened().iter().copied().chain(queue.to_ne_bytes());
+    key.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
     key
 }
 
@@ -258,6 +288,8 @@ fn value(decided: &Decided) -> Flow {
         in_mac: decided.in_mac,
         in_device: decided.in_device.0.into(),
         out_macs: decided.out_macs,
+        out_queue: decided.out_queue,
+        out_queues: decided.out_queues,
         ..Flow::default()
     }
 }

@@ -2,7 +2,9 @@
 //! and whatever happens to the interface is survived.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::namespace::Namespace;
@@ -14,6 +16,7 @@ use weir_io::af_packet::AfPacket;
 use weir_io::af_xdp::{AfXdp, Bind, Options};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::bpf::features::can_transmit;
+use weir_io::cpu;
 use weir_io::interface::{Interface, may_be_a_card};
 use weir_io::netns;
 use weir_io::offload::{self, Offload};
@@ -42,7 +45,8 @@ fn quiet(ns: &Namespace, name: &str, mac: &str) {
 }
 
 struct Port {
-    steering: Steering,
+    steering: Arc<Steering>,
+    queue: u32,
     device: AfXdp,
     pool: Pool<Chunk>,
     umem: Umem,
@@ -54,18 +58,23 @@ impl Port {
     fn open(name: &str, local: &LocalAddresses, offload: Option<&FlowOffload>) -> Port {
         let index = Interface::open(name).expect("the interface is there").index();
         let steering = Steering::attach_with(name, index, &BOTH, local, offload).expect("attached");
+        Port::of_queue(0, Arc::new(steering))
+    }
+
+    /// A queue of an interface that is steered already.
+    fn of_queue(queue: u32, steering: Arc<Steering>) -> Port {
         let umem = Umem::new(512, ChunkSize::default()).expect("memory");
-        let mut options = Options::new(DeviceId(0), 0);
+        let mut options = Options::new(DeviceId(0), queue);
         (options.ring, options.posted) = (128, 128);
         let device = AfXdp::open(&options, &steering, &umem).expect("opened");
-        let mut port = Port { pool: umem.pool(), steering, device, umem, number: 0 };
+        let mut port = Port { pool: umem.pool(), steering, queue, device, umem, number: 0 };
         port.receive();
         port
     }
 
     /// Everything received so far has left.
     fn done(&self) {
-        self.steering.progress().expect("with a flow offload").done(self.number);
+        self.steering.progress(self.queue).expect("with a flow offload").done(self.number);
     }
 
     fn receive(&mut self) -> Vec<Vec<u8>> {
@@ -73,7 +82,7 @@ impl Port {
         self.device.rx(&mut self.pool, &mut batch);
         let mut frames = Vec::new();
         for mut frame in batch.drain() {
-            if let Some(progress) = self.steering.progress() {
+            if let Some(progress) = self.steering.progress(self.queue) {
                 self.number = progress.number(&mut frame, self.number).expect("numbered");
             }
             frames.push(frame.data().to_vec());
@@ -630,10 +639,13 @@ fn decided(source: &str, destination: &str) -> Decided {
         source: ip(source),
         destination: ip(destination),
         in_ifindex: index("a"),
+        in_queue: 0,
         in_device: DeviceId(0),
         in_mac: OURS,
         out_ifindex: index("c"),
         out_device: DeviceId(1),
+        out_queue: 0,
+        out_queues: 0,
         mtu: 1400,
         out_macs: [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c],
     }
@@ -794,6 +806,62 @@ fn no_frame_overtakes_an_earlier_one_of_its_pair() {
         wire.send(&numbered(24));
         assert_eq!(far.await_frame(), forwarded(numbered(24), &decided));
         assert_eq!(offload.counters(DeviceId(0)).expect("read").rx_packets, 2);
+    })
+    .expect("entered");
+}
+
+/// A cable with two queues each way takes a frame by the queue of the CPU that sends it, so a test chooses both.
+#[test]
+fn each_queue_has_flows_of_its_own_and_offloads_them_where_a_socket_would_send() {
+    let test = "each_queue_has_flows_of_its_own";
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
+        return;
+    }
+    let Some(ns) = two_links(test) else { return };
+    let queues = ["numtxqueues", "2", "numrxqueues", "2"];
+    ns.ip(&["link", "del", "dev", "a"]);
+    ns.ip(&[&["link", "add", "name", "a"], &queues[..], &["type", "veth", "peer", "name", "b"], &queues[..]]
+        .concat());
+    quiet(&ns, "a", "02:00:00:00:00:0a");
+    quiet(&ns, "b", "02:00:00:00:00:0b");
+    netns::inside(&ns.0, || {
+        let offload = FlowOffload::new().expect("maps");
+        offload.set_generation(7);
+        let first = Port::open("a", &local(&[]), Some(&offload));
+        let second = Port::of_queue(1, first.steering.clone());
+        let (mut ports, mut far) = ([first, second], Wire::of("d"));
+        for (source, destination) in [("10.0.0.1", "10.1.0.1"), ("2001:db8:1::1", "2001:db8:2::1")] {
+            let frame = udp(source, destination);
+            for (own, port) in ports.iter_mut().enumerate() {
+                cpu::pin(own as u32).expect("pinned");
+                // A socket of its own: one keeps the queue it began with.
+                let mut wire = Wire::of("b");
+                let queue = own as u32;
+                let decided = Decided {
+                    in_queue: queue,
+                    out_queue: queue,
+                    out_queues: 2,
+                    ..decided(source, destination)
+                };
+                wire.send(&frame);
+                assert_eq!(port.await_frames(1)[0], frame, "the other queue's decision says nothing here");
+                offload.insert(&decided).expect("room");
+                wire.send(&frame);
+                assert_eq!(port.await_frames(1)[0], frame, "others may still be on their way");
+                port.done();
+                wire.send(&frame);
+                assert_eq!(far.await_frame(), forwarded(frame.clone(), &decided), "queue {queue}");
+                offload.insert(&Decided { out_queue: 1 - queue, ..decided }).expect("room");
+                for _ in 0..2 {
+                    wire.send(&frame);
+                    assert_eq!(port.await_frames(1)[0], frame, "the socket sends by another queue");
+                    port.done();
+                }
+            }
+        }
+        assert_eq!(offload.counters(DeviceId(0)).expect("read").rx_packets, 4);
+        ports.iter().for_each(Port::assert_no_chunk_is_lost);
     })
     .expect("entered");
 }

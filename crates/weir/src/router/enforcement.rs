@@ -385,6 +385,9 @@ impl Daemon {
                 "{device}: {has} receive queues, and sockets on {had}; weir keeps the sockets, restart it to close them"
             ));
         }
+        if let Some(handle) = &self.flow_offload {
+            handle.shared.follow_far_queues(open.id, ports::far_queues(device));
+        }
         if has <= had {
             return;
         }

@@ -8,8 +8,8 @@
 //! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
 //! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
 //! for longer than [`ASK_EVERY`]; installing takes a bounded part of a worker's time; no frame
-//! overtakes one of its pair that is still with a worker. Refuses: devices in zero-copy mode (their sockets
-//! are faster), devices with several queues (one could overtake another), and generic XDP where not one poller alone receives.
+//! overtakes one of its pair and queue that is still with a worker. Refuses: devices in zero-copy mode (their sockets
+//! are faster), and generic XDP where not one poller alone brings the frames of a queue.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,6 +51,8 @@ pub struct FlowOffload {
     out: Vec<AtomicU32>,
     /// Holds for each [`DeviceId`] its interface if the device takes part, else 0.
     devices: Vec<AtomicU32>,
+    /// Holds for each [`DeviceId`] how many queues its far end has, if which of them takes a redirected frame follows the CPU; else 0.
+    far_queues: Vec<AtomicU32>,
     /// VLANs with counters of their own, in the order of these.
     vlans: Mutex<Vec<(DeviceId, u16)>>,
     closures: AtomicU64,
@@ -69,6 +71,7 @@ impl FlowOffload {
             flows: steer::flow_offload::FlowOffload::new()?,
             out: none(),
             devices: none(),
+            far_queues: none(),
             vlans: Mutex::default(),
             closures: AtomicU64::new(0),
             putting: Mutex::default(),
@@ -79,7 +82,10 @@ impl FlowOffload {
     }
 
     /// The device takes part: flows that come in by it are installed, and those that leave by it where it can.
-    pub fn join(&self, device: DeviceId, ifindex: u32) {
+    pub fn join(&self, device: DeviceId, ifindex: u32, far_queues: u32) {
+        if let Some(of) = self.far_queues.get(device.index()) {
+            of.store(far_queues, Ordering::Release);
+        }
         if let Some(joined) = self.devices.get(device.index()) {
             joined.store(ifindex, Ordering::Release);
         }
@@ -95,6 +101,14 @@ impl FlowOffload {
         }
         self.ask_one(device.index());
         self.forget();
+    }
+
+    /// The far end of a device that takes part has so many queues now.
+    pub fn follow_far_queues(&self, device: DeviceId, count: u32) {
+        let of = self.far_queues.get(device.index()).filter(|_| self.joined(device).is_some());
+        if of.is_some_and(|of| of.swap(count, Ordering::AcqRel) != count) {
+            self.forget();
+        }
     }
 
     /// These tables are in force now; older decisions no longer are.
@@ -215,17 +229,26 @@ pub struct FlowOffloadHandle {
     pub tracked: Option<Arc<Mutex<Tracked>>>,
 }
 
+/// Where a socket receives.
+#[derive(Clone)]
+pub struct ReceiveQueue {
+    pub device: DeviceId,
+    pub ifindex: u32,
+    pub queue: u32,
+    /// The queue of each device that its worker sends by.
+    pub sends_by: u32,
+    pub progress: Progress,
+    /// The program runs behind the driver: the kernel sends what it redirects, whatever the driver of the outgoing
+    /// device is.
+    pub generic: bool,
+}
+
 /// A socket that installs flows of the frames it receives, and tells XDP how far its worker has come.
 pub struct OffloadingSocket {
     inner: AfXdp,
-    id: DeviceId,
-    ifindex: u32,
+    at: ReceiveQueue,
     offload: FlowOffloadHandle,
-    progress: Arc<Progress>,
     lasting: Lasting,
-    /// The program runs behind the driver: the kernel sends what it redirects, whatever the driver of the outgoing
-    /// device is.
-    generic: bool,
     /// Which frame of a batch is looked at next: not always the first.
     turn: usize,
     /// Number of the frame received last.
@@ -235,16 +258,9 @@ pub struct OffloadingSocket {
 }
 
 impl OffloadingSocket {
-    pub fn new(
-        inner: AfXdp,
-        id: DeviceId,
-        ifindex: u32,
-        offload: FlowOffloadHandle,
-        (progress, generic): (Arc<Progress>, bool),
-    ) -> Self {
+    pub fn new(inner: AfXdp, at: ReceiveQueue, offload: FlowOffloadHandle) -> Self {
         let lasting = Lasting::new(offload.key);
-        let (turn, number, unsent) = (0, 0, false);
-        OffloadingSocket { inner, id, ifindex, offload, progress, lasting, generic, turn, number, unsent }
+        OffloadingSocket { inner, at, offload, lasting, turn: 0, number: 0, unsent: false }
     }
 
     fn note_unsent(&mut self) {
@@ -260,8 +276,9 @@ impl OffloadingSocket {
     fn install_flows(&mut self, frames: &[Frame<Chunk>]) {
         let tables = self.offload.tables.load();
         let shared = &self.offload.shared;
-        // It left: it has several queues now.
-        if shared.devices.get(self.id.index()).is_none_or(|joined| joined.load(Ordering::Acquire) == 0) {
+        let ReceiveQueue { device, ifindex, queue, sends_by, generic, .. } = self.at;
+        // It left.
+        if shared.joined(device).is_none() {
             return;
         }
         for _ in 0..FLOWS_A_CALL.min(frames.len()) {
@@ -269,9 +286,9 @@ impl OffloadingSocket {
             let frame = &frames[self.turn % frames.len()];
             // The word before the devices: a closure between the two makes the entry void.
             let generation = shared.word(tables.generation);
-            let Some(way) = self.lasting.way(&tables, self.id, frame.data()) else { continue };
+            let Some(way) = self.lasting.way(&tables, device, frame.data()) else { continue };
             let out_device = way.next.device;
-            let able = if self.generic { &shared.devices } else { &shared.out };
+            let able = if generic { &shared.devices } else { &shared.out };
             let out = able.get(out_device.index()).map_or(0, |out| out.load(Ordering::Acquire));
             if out == 0 {
                 continue;
@@ -280,11 +297,17 @@ impl OffloadingSocket {
                 generation,
                 source: way.source,
                 destination: way.destination,
-                in_ifindex: self.ifindex,
-                in_device: self.id,
+                in_ifindex: ifindex,
+                in_queue: queue,
+                in_device: device,
                 in_mac: way.arrived.mac,
                 out_ifindex: out,
                 out_device,
+                out_queue: sends_by,
+                out_queues: shared
+                    .far_queues
+                    .get(out_device.index())
+                    .map_or(0, |of| of.load(Ordering::Acquire)),
                 mtu: way.next.mtu,
                 out_macs: way.next.header,
             };
@@ -298,14 +321,14 @@ impl Device<Chunk> for OffloadingSocket {
     fn rx(&mut self, pool: &mut Pool<Chunk>, batch: &mut Batch<Chunk>) -> usize {
         // A breath sends what it received before it receives again. What a socket kept is not sent.
         if self.offload.shared.unsent.load(Ordering::Acquire) == 0 {
-            self.progress.done(self.number);
+            self.at.progress.done(self.number);
         }
         let before = batch.len();
         let received = self.inner.rx(pool, batch);
         self.note_unsent();
         if received > 0 {
             for frame in &mut batch.frames_mut()[before..] {
-                self.number = self.progress.number(frame, self.number).unwrap_or(self.number);
+                self.number = self.at.progress.number(frame, self.number).unwrap_or(self.number);
             }
             self.install_flows(&batch.frames()[before..]);
         }

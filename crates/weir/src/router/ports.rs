@@ -34,13 +34,13 @@ use weir_io::pcap::Pcap;
 use weir_io::port_error::PortError;
 use weir_io::process::passed_descriptors_by_name;
 use weir_io::rss::HashedByFlow;
-use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES, Progress};
+use weir_io::steer::flow_offload::{FlowOffload, MAX_DEVICES};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
 use self::card::{place_irqs, send_at_once, spread_flows, switch_off_hiding, switch_off_merging};
-use super::flow_offload::{FlowOffloadHandle, OffloadingSocket};
+use super::flow_offload::{FlowOffloadHandle, OffloadingSocket, ReceiveQueue};
 use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
 use crate::config::settings::{WakeUp, Workers, Xdp, ZeroCopy};
@@ -118,13 +118,14 @@ pub fn queues(port: &config::Port) -> Option<usize> {
     match port.kind.value {
         Kind::Tun | Kind::Pcap => Some(1),
         Kind::AfPacket => None,
-        Kind::Auto | Kind::AfXdp => {
-            let folder = format!("/sys/class/net/{}/queues", port.device.value);
-            let names = std::fs::read_dir(folder).ok()?;
-            let rx = names.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-"));
-            Some(rx.count().max(1))
-        }
+        Kind::Auto | Kind::AfXdp => count_queues(&port.device.value, "rx-").map(|count| count.max(1)),
     }
+}
+
+/// A device's queues of the direction whose names begin so.
+fn count_queues(name: &str, prefix: &str) -> Option<usize> {
+    let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
+    Some(names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count())
 }
 
 /// Whether the device's card may come to read and write buffers itself.
@@ -291,7 +292,7 @@ fn open_af_xdp(
     let link = ready_link("af_xdp", name, &mut said)?;
     let offloads = vec![switch_off_merging(name, &mut said), switch_off_hiding(name, &mut said)];
     // Devices beyond those with counters of flow offload would leave the ledger unbalanced.
-    let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES && has_one_queue(name));
+    let flow_offload = flow_offload.filter(|_| u32::from(device.0) < MAX_DEVICES);
     let flows = flow_offload.map(|handle| &handle.shared.flows);
     let steering = steer(&link, local, flows, with, &mut said)?;
     let live = with.live.of(name, &mut said);
@@ -309,20 +310,16 @@ fn open_af_xdp(
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
-    let offloading = flow_offload
-        .filter(|_| copied && (!generic || one_poller_receives(&link)))
-        .and_then(|handle| join((device, &link), handle, &steering, umems, &mut said));
-    let wrap = |socket| match &offloading {
-        Some((flow_offload, progress)) => Box::new(OffloadingSocket::new(
-            socket,
-            device,
-            link.index,
-            (*flow_offload).clone(),
-            (progress.clone(), generic),
-        )) as Box<dyn Device<Chunk> + Send>,
-        None => Box::new(socket),
+    let offloading = flow_offload.filter(|_| copied && (!generic || one_poller_receives(&link)));
+    if let Some(handle) = offloading {
+        join((device, &link), handle, &mut said);
+    }
+    let wrap = |worker: usize, socket| {
+        wrap((device, link.index), &steering, (worker, &umems[worker]), socket, offloading)
     };
-    let queues = opened.into_iter().filter_map(|sockets| several(sockets, wrap)).collect();
+    let sockets = opened.into_iter().enumerate();
+    let queues =
+        sockets.filter_map(|(worker, sockets)| several(sockets, |socket| wrap(worker, socket))).collect();
     let tap = Tap::open(name)?;
     let opened = OpenPort {
         kind: "af_xdp",
@@ -342,21 +339,35 @@ fn open_af_xdp(
 }
 
 /// Flows that come in by this device are offloaded from now on.
-fn join<'a>(
-    (device, link): (DeviceId, &LinkInfo),
-    handle: &'a FlowOffloadHandle,
-    steering: &Steering,
-    umems: &[Arc<Umem>],
-    said: &mut Vec<String>,
-) -> Option<(&'a FlowOffloadHandle, Arc<Progress>)> {
-    let progress = steering.progress()?.clone();
-    progress.allow_fronts(umems.iter().map(|umem| umem.copied_room()).min().unwrap_or(0));
-    handle.shared.join(device, link.index);
+fn join((device, link): (DeviceId, &LinkInfo), handle: &FlowOffloadHandle, said: &mut Vec<String>) {
+    handle.shared.join(device, link.index, far_queues(&link.name));
     said.push(format!(
         "port {}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program",
         link.name
     ));
-    Some((handle, progress))
+}
+
+/// A socket of a worker; one whose frames may be offloaded installs their flows.
+fn wrap(
+    (device, ifindex): (DeviceId, u32),
+    steering: &Steering,
+    (worker, umem): (usize, &Umem),
+    socket: AfXdp,
+    offloading: Option<&FlowOffloadHandle>,
+) -> Box<dyn Device<Chunk> + Send> {
+    let queue = socket.report().queue;
+    let Some((handle, progress)) = offloading.zip(steering.progress(queue)) else { return Box::new(socket) };
+    progress.allow_fronts(umem.copied_room());
+    let generic = steering.mode() == XdpMode::Generic;
+    // A worker's first queue is that of its own number, and sends.
+    let at = ReceiveQueue { device, ifindex, queue, sends_by: worker as u32, progress, generic };
+    Box::new(OffloadingSocket::new(socket, at, handle.clone()))
+}
+
+/// Queues at the far end, where which of them takes a redirected frame follows the CPU: a virtual cable's, taken to have as many as
+/// this end sends by. 0: a card's, whose driver has it when it is redirected.
+pub fn far_queues(name: &str) -> u32 {
+    if may_be_a_card(name) { 0 } else { count_queues(name, "tx-").unwrap_or(0) as u32 }
 }
 
 /// Frames posted for reception on a queue that came later: buffers were counted without it.
@@ -375,6 +386,7 @@ pub fn open_more(
         opened.queues = count;
         return Ok(Vec::new());
     }
+    let ifindex = with.flow_offload.and_then(|handle| handle.shared.joined(device));
     let mut queues = Vec::new();
     for queue in opened.queues..count {
         let worker = queue % with.umems.len();
@@ -382,13 +394,13 @@ pub fn open_more(
         let socket = open_queue(device, queue as u32, steering, umem, (with.workers, None), POSTED_LATER)?;
         opened.said.push(socket.report().to_string());
         let poll = vec![socket.poll_fd().as_raw_fd()];
-        queues.push((worker, OpenDevice { device: Box::new(socket), poll }));
+        let socket = match ifindex {
+            Some(ifindex) => wrap((device, ifindex), steering, (worker, umem), socket, with.flow_offload),
+            None => Box::new(socket),
+        };
+        queues.push((worker, OpenDevice { device: socket, poll }));
     }
     steering.reach_new_queues().map_err(|e| PortError::new(e.to_string()))?;
-    // A flow may have another queue now: frames of one must not overtake those of the other.
-    if let Some(flow_offload) = with.flow_offload {
-        flow_offload.shared.leave(device);
-    }
     opened.queues = count;
     // Those the driver has asked for anew, for all queues: what was moved before is no more.
     opened.irqs = None;
@@ -405,12 +417,6 @@ fn several(sockets: Vec<AfXdp>, wrap: impl Fn(AfXdp) -> Box<dyn Device<Chunk> + 
     Some(OpenDevice { device: Box::new(several), poll })
 }
 
-/// One receive and one transmit queue: nothing on this device can overtake anything else.
-fn has_one_queue(name: &str) -> bool {
-    let folder = format!("/sys/class/net/{name}/queues");
-    std::fs::read_dir(folder).is_ok_and(|queues| queues.count() == 2)
-}
-
 /// Whether behind generic XDP one poller alone brings the frames of a queue, so that they are numbered in the order in which they
 /// reach the worker: a card's. What a bond receives comes by its members; what other devices receive runs on any CPU that sends,
 /// and with RPS on several.
@@ -419,9 +425,11 @@ fn one_poller_receives(link: &LinkInfo) -> bool {
     if link.bond {
         return false;
     }
-    let rps = std::fs::read_to_string(format!("/sys/class/net/{name}/queues/rx-0/rps_cpus"));
-    let spreads = rps.is_ok_and(|cpus| cpus.trim().contains(|c| c != '0' && c != ','));
-    may_be_a_card(name) && !spreads
+    let spreads = |queue: usize| {
+        let rps = std::fs::read_to_string(format!("/sys/class/net/{name}/queues/rx-{queue}/rps_cpus"));
+        rps.is_ok_and(|cpus| cpus.trim().contains(|c| c != '0' && c != ','))
+    };
+    may_be_a_card(name) && !(0..count_queues(name, "rx-").unwrap_or(0)).any(spreads)
 }
 
 /// A queue whose worker polls the interface itself, or one driven by interrupts where that is refused or not wanted.

@@ -159,6 +159,8 @@ fn flows_of_a_vlan_whose_device_changes_are_judged_again() {
         run(&format!("ip -n {} link set r1.7 {change}", testbed.router));
         wait_for_flows(&router, "reason=\"port\"", 1);
         run(&format!("ip -n {} link set r1.7 {back}", testbed.router));
+        // With another address the kernel forgot the device's neighbours, and finds them by the next packets.
+        talk.exchange(100_000);
         wait_for_flows(&router, "way=\"xdp\"", 1);
         talk.exchange(100_000);
     }

@@ -192,14 +192,30 @@ fn two_workers_keep_every_flow_in_order() {
 #[test]
 fn a_flow_that_begins_with_a_burst_stays_in_order() {
     let Some(testbed) = Testbed::new("a_flow_that_begins_with_a_burst_stays_in_order") else { return };
+    begin_with_bursts(&testbed, "");
+}
+
+/// The same where each queue has a worker, and each CPU another queue of the cable behind.
+#[test]
+fn a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order() {
+    let test = "a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order";
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
+        return;
+    }
+    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
+    begin_with_bursts(&testbed, "[workers]\ncpus = [0, 1]\n");
+}
+
+fn begin_with_bursts(testbed: &Testbed, workers: &str) {
     const PAIRS: u8 = 60;
     const BURST: u32 = 200;
     let route = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n";
     // A veth that receives by NAPI takes frames the XDP program redirects.
     testbed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
-    let router = testbed.start(&testbed.config("af_xdp", route));
+    let router = testbed.start(&testbed.config("af_xdp", &format!("{route}{workers}")));
     let [way, _] = ways();
-    ping(&testbed, way.client, way.server);
+    ping(testbed, way.client, way.server);
     for pair in 1..=PAIRS {
         super::testbed::run(&format!("ip -n {} addr add 10.9.0.{pair}/32 dev s0", testbed.server));
     }
@@ -209,7 +225,7 @@ fn a_flow_that_begins_with_a_burst_stays_in_order() {
     let mut arrived = 0;
     // The lane opens when the device behind it has been asked, some hundred milliseconds after the start.
     until("XDP flow offload takes frames", || {
-        super::traffic::send_udp(&testbed, way.server);
+        super::traffic::send_udp(testbed, way.server);
         (router.metric("weir_steered_total", "cause=\"flow_offload\"") > 0).then_some(())
     });
     let before = router.metric("weir_steered_total", "cause=\"flow_offload\"");

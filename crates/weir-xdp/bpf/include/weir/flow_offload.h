@@ -8,6 +8,9 @@
  *
  * Only what the router would do with the frame happens to it: a flow says what is the same for every frame of
  * a pair of addresses, and what differs from frame to frame is looked at here.
+ *
+ * Each receive queue has flows and numbers of its own: one worker serves it, one CPU at a time runs this for it, and a
+ * device brings frames of one connection by one queue.
  */
 #ifndef WEIR_FLOW_OFFLOAD_H
 #define WEIR_FLOW_OFFLOAD_H
@@ -52,11 +55,23 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct flow_progress);
+	__type(value, struct flow_queues);
 	__uint(max_entries, 1);
 } weir_progress SEC(".maps");
 
-struct flow_progress progress VALUE_OF(weir_progress);
+struct flow_queues queues VALUE_OF(weir_progress);
+
+/* Of the frame's queue; none where so many queues have no numbers. */
+static __always_inline struct flow_progress *progress_of(struct xdp_md *ctx)
+{
+	__u32 queue = ctx->rx_queue_index;
+
+	if (queue >= FLOW_QUEUES_MAX)
+		return NULL;
+	/* Not the address first: before the comparison it has no bounds. */
+	barrier_var(queue);
+	return &queues.of[queue];
+}
 
 /* A packet and what stands behind it in its frame. */
 struct extent {
@@ -118,22 +133,31 @@ static __always_inline bool plain6(const struct ipv6hdr *ip, const struct frame 
 	return whole(extent, ip, frame, sizeof(*ip) + bpf_ntohs(ip->payload_len));
 }
 
+/*
+ * What is sent by the router and what is redirected from here end in one queue of a far end with several: the router's socket
+ * names its queue, and here the kernel takes the one of the CPU.
+ */
+static __always_inline bool one_way_out(const struct flow *flow)
+{
+	return flow->out_queues <= 1 || bpf_get_smp_processor_id() % flow->out_queues == flow->out_queue;
+}
+
 /* The flow holds for this frame, and every earlier one of the pair is out. */
-static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const void *l3,
-				     const struct extent *extent)
+static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const struct flow_progress *progress,
+				     const void *l3, const struct extent *extent)
 {
 	if (flow->generation != generation || flow->in_ifindex != ctx->ingress_ifindex)
 		return false;
 	if (!same_mac(l3 - ETH_HLEN, flow->in_mac) || extent->packet > flow->mtu)
 		return false;
 	/* No number is 0: nothing is known of the pair's last frame. */
-	return flow->last_slow && flow->last_slow <= progress.done;
+	return flow->last_slow && flow->last_slow <= progress->done && one_way_out(flow);
 }
 
 /* This frame goes to the router, under the number it will get there. */
-static __always_inline void hold(struct flow *flow)
+static __always_inline void hold(struct flow *flow, const struct flow_progress *progress)
 {
-	flow->last_slow = progress.steered + 1;
+	flow->last_slow = progress->steered + 1;
 }
 
 /* New MAC addresses, counters, redirect; the padding stays behind. */
@@ -182,46 +206,50 @@ static __always_inline void next_hop4(struct iphdr *ip)
 /* Whether the frame leaves by its flow, as `action` says; if not, it goes the usual way. */
 static __always_inline bool offload4(struct xdp_md *ctx, const struct frame *frame, struct iphdr *ip, int *action)
 {
-	__u64 pair = load64(&ip->saddr);
+	const struct flow_progress *progress = progress_of(ctx);
 	struct flow *flow;
 	struct extent extent;
 
-	/* With several queues one could overtake another. */
-	if (frame->tagged || ctx->rx_queue_index)
+	if (frame->tagged || !progress)
 		return false;
-	flow = bpf_map_lookup_elem(&weir_flows4, &pair);
+	struct flow_key4 key = { ip->saddr, ip->daddr, ctx->rx_queue_index };
+
+	flow = bpf_map_lookup_elem(&weir_flows4, &key);
 	if (!flow)
 		return false;
-	if (plain4(ip, frame, &extent) && in_force(ctx, flow, ip, &extent)) {
+	if (plain4(ip, frame, &extent) && in_force(ctx, flow, progress, ip, &extent)) {
 		next_hop4(ip);
 		*action = forward(ctx, flow, frame, extent.padding);
 		return true;
 	}
-	hold(flow);
+	hold(flow, progress);
 	return false;
 }
 
 static __always_inline bool offload6(struct xdp_md *ctx, const struct frame *frame, struct ipv6hdr *ip, int *action)
 {
+	const struct flow_progress *progress = progress_of(ctx);
 	const void *from = &ip->saddr;
-	struct flow_key6 key = {
-		{ load64(from), load64(from + 8) },
-		{ load64(from + 16), load64(from + 24) },
-	};
 	struct flow *flow;
 	struct extent extent;
 
-	if (frame->tagged || ctx->rx_queue_index)
+	if (frame->tagged || !progress)
 		return false;
+	struct flow_key6 key = {
+		{ load64(from), load64(from + 8) },
+		{ load64(from + 16), load64(from + 24) },
+		ctx->rx_queue_index,
+	};
+
 	flow = bpf_map_lookup_elem(&weir_flows6, &key);
 	if (!flow)
 		return false;
-	if (plain6(ip, frame, &extent) && in_force(ctx, flow, ip, &extent)) {
+	if (plain6(ip, frame, &extent) && in_force(ctx, flow, progress, ip, &extent)) {
 		ip->hop_limit--;
 		*action = forward(ctx, flow, frame, extent.padding);
 		return true;
 	}
-	hold(flow);
+	hold(flow, progress);
 	return false;
 }
 
@@ -233,23 +261,25 @@ static __always_inline bool offload6(struct xdp_md *ctx, const struct frame *fra
  */
 static __always_inline __u32 number(struct xdp_md *ctx)
 {
-	if (ctx->rx_queue_index)
-		return 0;
-	__u64 given = ++progress.steered;
+	struct flow_progress *progress = progress_of(ctx);
 
-	if (!progress.front_always && !bpf_xdp_adjust_meta(ctx, -(int)sizeof(given))) {
+	if (!progress)
+		return 0;
+	__u64 given = ++progress->steered;
+
+	if (!progress->front_always && !bpf_xdp_adjust_meta(ctx, -(int)sizeof(given))) {
 		void *meta = (void *)(long)ctx->data_meta;
 
 		if (meta + sizeof(given) <= FRAME_START(ctx))
 			store64(meta, given);
 		return 0;
 	}
-	if (FRAME_END(ctx) - FRAME_START(ctx) > (__s64)progress.front_room || bpf_xdp_adjust_head(ctx, -FRONT_LEN))
+	if (FRAME_END(ctx) - FRAME_START(ctx) > (__s64)progress->front_room || bpf_xdp_adjust_head(ctx, -FRONT_LEN))
 		return 0;
 	void *front = FRAME_START(ctx);
 
 	if (front + FRONT_LEN <= FRAME_END(ctx)) {
-		store64(front, progress.front_mark | given << 48);
+		store64(front, progress->front_mark | given << 48);
 		store32(front + 8, given >> 16);
 		store16(front + 12, bpf_htons(FRONT_ETHERTYPE));
 	}

@@ -44,6 +44,8 @@ enum enforce_drop {
 #define STEER_QUEUES_MAX 256
 #define FLOWS_MAX 65536
 #define FLOW_DEVICES_MAX 256
+/* Receive queues of a device whose frames may take the flow offload; those beyond go to the router. */
+#define FLOW_QUEUES_MAX 64
 /* Counters of what is offloaded: of each device, and behind them of VLANs that have their own. */
 #define FLOW_COUNTS_MAX 512
 
@@ -54,7 +56,7 @@ struct kept {
 	__u64 spis;
 };
 
-/* What the router decided about a pair of addresses. */
+/* What the router decided about a pair of addresses, as they come in by one queue. */
 struct flow {
 	__u64 generation; /* of the tables it was decided by */
 	__u32 in_ifindex;
@@ -66,16 +68,20 @@ struct flow {
 	__u8 out_macs[12]; /* destination and source, as they leave */
 	__u32 in_device;
 	__u64 last_slow; /* number of its last frame that went to the router; 0: none is known */
+	__u32 out_queue; /* where the router's socket sends */
+	__u32 out_queues; /* of the far end, where its choice of one follows the CPU; 0: it does not */
 };
 
 struct flow_key4 {
 	__be32 source;
 	__be32 destination;
+	__u32 queue;
 };
 
 struct flow_key6 {
 	__u64 source[2];
 	__u64 destination[2];
+	__u64 queue;
 };
 
 /* What one device received and sent without the router, on one CPU. */
@@ -90,7 +96,7 @@ struct flow_count {
 	struct flow_counters device[FLOW_COUNTS_MAX];
 };
 
-/* What the program and the device's worker tell each other, a cache line each. */
+/* What the program and the worker of one queue tell each other, a cache line each. */
 struct flow_progress {
 	__u64 steered; /* the number given last */
 	__u64 pad[7];
@@ -101,6 +107,10 @@ struct flow_progress {
 	__u64 front_mark; /* 48 bits nobody outside knows */
 	__u64 front_always; /* for tests: also where there is metadata */
 	__u64 pad3[5];
+};
+
+struct flow_queues {
+	struct flow_progress of[FLOW_QUEUES_MAX];
 };
 
 /* Flows of the kernel's conntrack that are forwarded here. */

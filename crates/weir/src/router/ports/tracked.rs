@@ -38,7 +38,8 @@ pub(super) fn open(
     let tables = (&handle.shared.flows, &*tracked);
     let steering = Steering::attach_tracked(name, link.index, modes, local, tables)
         .map_err(|e| PortError::new(e.to_string()))?;
-    handle.shared.join(device, link.index);
+    // Nothing of these devices goes through sockets.
+    handle.shared.join(device, link.index, 0);
     said.push(format!(
         "port {name}: {}: flows that the kernel's firewall has accepted are forwarded by the XDP program, all else is the kernel's",
         steering.mode()
