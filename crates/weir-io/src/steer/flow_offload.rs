@@ -79,7 +79,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of the program's first queue.
+    /// Maps the program's memory; the first queue's is returned.
     pub(super) fn of(program: &Loaded) -> Result<Progress, SteerError> {
         let memory = program.maps.array_fd("weir_progress")?;
         let words =
