@@ -13,7 +13,7 @@ use weir_core::tables::Owner;
 use weir_core::wire::build;
 use weir_io::bpf::attach::XdpMode;
 use weir_io::netns;
-use weir_io::steer::flow_offload::{Decided, FlowOffload};
+use weir_io::steer::flow_offload::{Arrives, Decided, FlowOffload, Leaves};
 use weir_io::steer::{LocalAddresses, Steering};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
@@ -75,22 +75,16 @@ fn cost(case: &Case, local: &LocalAddresses) -> Result<f64, Box<dyn Error>> {
     let frame = frame.macs(OURS, FAR).ttl(255).udp(1000, 2000, &[0; 18]);
     if let Some(progress) = steering.progress(0).filter(|_| case.known) {
         // It leaves as it came, to come again.
-        let mut out_macs = [0; 12];
-        out_macs.copy_from_slice(&frame[..12]);
+        let mut macs = [0; 12];
+        macs.copy_from_slice(&frame[..12]);
+        let (ifindex, device) = (LOOPBACK, DEVICE);
         offload.insert(&Decided {
             generation: 1,
             source,
             destination,
-            in_ifindex: LOOPBACK,
-            in_queue: 0,
-            in_device: DEVICE,
-            in_mac: OURS,
-            out_ifindex: LOOPBACK,
-            out_device: DEVICE,
-            out_queue: 0,
-            out_queues: 0,
-            mtu: 1500,
-            out_macs,
+            flow: None,
+            arrives: Arrives { ifindex, queue: 0, device, vlan: None, mac: OURS },
+            leaves: Leaves { ifindex, device, vlan: None, queue: 0, far_queues: 0, mtu: 1500, macs },
         })?;
         steering.run(&frame, 1)?;
         progress.done(1);

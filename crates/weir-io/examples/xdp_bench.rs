@@ -18,7 +18,7 @@ use weir_core::packet::{BATCH, Batch, DeviceId, Frame};
 use weir_io::af_xdp::{AfXdp, Options};
 use weir_io::bpf::attach::XdpMode;
 use weir_io::interface::Interface;
-use weir_io::steer::flow_offload::{Decided, FlowOffload};
+use weir_io::steer::flow_offload::{Arrives, Decided, FlowOffload, Leaves};
 use weir_io::steer::{LocalAddresses, Steering};
 use weir_io::umem::{ChunkSize, Umem};
 use weir_io::xdp_gen::{FrameTemplate, Generator, Layout};
@@ -157,24 +157,32 @@ fn forward(
                     if let Some(offload) = &offload
                         && let Some((source, destination)) = pair(frame.data())
                     {
-                        let mut out_macs = [0; 12];
-                        out_macs.copy_from_slice(&frame.data()[..12]);
-                        let in_mac = out_macs[..6].try_into()?;
-                        out_macs[..6].copy_from_slice(&mac);
+                        let mut macs = [0; 12];
+                        macs.copy_from_slice(&frame.data()[..12]);
+                        let own = macs[..6].try_into()?;
+                        macs[..6].copy_from_slice(&mac);
+                        let (come, go) = (DeviceId(0), DeviceId(1));
                         offload.insert(&Decided {
                             generation: 1,
                             source,
                             destination,
-                            in_ifindex: in_index,
-                            in_queue: 0,
-                            in_device: DeviceId(0),
-                            in_mac,
-                            out_ifindex: out_index,
-                            out_device: DeviceId(1),
-                            out_queue: 0,
-                            out_queues: 0,
-                            mtu: 1500,
-                            out_macs,
+                            flow: None,
+                            arrives: Arrives {
+                                ifindex: in_index,
+                                queue: 0,
+                                device: come,
+                                vlan: None,
+                                mac: own,
+                            },
+                            leaves: Leaves {
+                                ifindex: out_index,
+                                device: go,
+                                vlan: None,
+                                queue: 0,
+                                far_queues: 0,
+                                mtu: 1500,
+                                macs,
+                            },
                         })?;
                     }
                     frame.data_mut()[..6].copy_from_slice(&mac);

@@ -210,16 +210,20 @@ static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_o
 		/* A header cut short is weir's to count. */
 		if (!within(&frame, frame.l3, sizeof(struct iphdr)))
 			return STEER_TRANSIT;
-		if (flow_offload && offload4(ctx, &frame, frame.l3, action))
-			return STEER_CAUSES;
+		enum offloaded offloaded = flow_offload ? offload4(ctx, &frame, frame.l3, action) : OFFLOAD_NONE;
+
+		if (offloaded != OFFLOAD_NONE)
+			return offloaded == OFFLOAD_OUT ? STEER_CAUSES : STEER_TRANSIT;
 		cause = steer4(&frame, frame.l3, &spi);
 		goto ip;
 	}
 	if (frame.ethertype == bpf_htons(ETH_P_IPV6) && !frame.group) {
 		if (!within(&frame, frame.l3, sizeof(struct ipv6hdr)))
 			return STEER_TRANSIT;
-		if (flow_offload && offload6(ctx, &frame, frame.l3, action))
-			return STEER_CAUSES;
+		enum offloaded offloaded = flow_offload ? offload6(ctx, &frame, frame.l3, action) : OFFLOAD_NONE;
+
+		if (offloaded != OFFLOAD_NONE)
+			return offloaded == OFFLOAD_OUT ? STEER_CAUSES : STEER_TRANSIT;
 		cause = steer6(&frame, frame.l3, &spi);
 		goto ip;
 	}

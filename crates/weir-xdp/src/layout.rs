@@ -152,7 +152,7 @@ shared! {
             v6: u64,
             spis: u64,
         }
-        /// What the router decided about a pair of addresses, as they come in by one queue.
+        /// What the router decided about a pair of addresses, or about one flow of them, as they come in by one queue.
         struct Flow = "flow" {
             /// Generation of the tables it was decided by.
             generation: u64,
@@ -162,16 +162,39 @@ shared! {
             mtu: u32,
             out_device: u32,
             in_mac: [u8; 6],
-            pad: [u8; 2],
+            /// The tag they leave with, as it stands in a frame; 0: none.
+            tag: [u8; 2],
             /// Destination and source, as they leave.
             out_macs: [u8; 12],
             in_device: u32,
             /// Number of its last frame that went to the router; 0: none is known.
             last_slow: u64,
             /// Where the router's socket sends.
-            out_queue: u32,
+            out_queue: u16,
             /// Queues of the far end, where its choice of one follows the CPU; 0: it does not.
-            out_queues: u32,
+            out_queues: u16,
+            /// 0: without a tag.
+            in_vlan: u16,
+            /// 1: a pair whose flows have ways of their own.
+            by_flow: u16,
+        }
+        /// Whose way it is, over IPv4; addresses and ports in network order.
+        struct FlowKey4 = "flow_key4" {
+            source: [u8; 4],
+            destination: [u8; 4],
+            /// 0: of a pair, or of a protocol without.
+            ports: [u8; 4],
+            queue: u16,
+            /// 0: of a pair.
+            protocol: u16,
+        }
+        /// The same over IPv6.
+        struct FlowKey6 = "flow_key6" {
+            source: [u8; 16],
+            destination: [u8; 16],
+            ports: [u8; 4],
+            queue: u16,
+            protocol: u16,
         }
         /// How packets of one direction of a tracked flow arrive, over IPv4; addresses and ports in network order.
         struct TrackedKey4 = "tracked_key4" {

@@ -4,8 +4,9 @@
 //! for one snapshot when it rests on nothing but the incoming device, both addresses and what the device
 //! checks packet by packet: MAC address, header checksum, lengths, TTL, MTU.
 //!
-//! Refuses: to choose among several next hops, VLAN tags on either side where the device does not know them, point-to-point
-//! ports, and of course everything that is not plainly forwarded.
+//! Where several next hops lead to the destination, it is one flow's: the flow hash chose, of protocol and ports.
+//!
+//! Refuses: point-to-point ports, ports with a policy enforcement point, and of course everything that is not plainly forwarded.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,13 +19,15 @@ use crate::packet::DeviceId;
 use crate::tables::{Adjacency, Port, Tables, Target};
 use crate::wire::build::Frame;
 use crate::wire::flow::FlowKey;
-use crate::wire::{Ethernet, ethernet};
+use crate::wire::{Ethernet, Ipv4, Ipv6, ethernet};
 
 /// The way of a pair of addresses through one snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
+    /// Protocol and ports (0 without), where others of the pair may take another next hop.
+    pub flow: Option<(u8, u32)>,
     /// The port it comes in on.
     pub arrived: &'a Port,
     pub next: &'a Adjacency,
@@ -77,13 +80,13 @@ pub fn toward(tables: &Tables, destination: IpAddr) -> Option<Toward<'_>> {
     }
 }
 
-/// What is asked of a way besides its packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asked {
-    /// The next hop that was chosen where there are several.
-    hop: Option<AdjacencyId>,
-    /// Who asks puts VLAN tags on and takes them off.
-    tags: bool,
+/// Whose way is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// That of the frame, or of its flow.
+    Frame,
+    /// That of all packets of its pair; by the next hop that was chosen, where there are several.
+    Pair(Option<AdjacencyId>),
 }
 
 /// Asks the router's rules; keeps what they need of a snapshot.
@@ -100,9 +103,9 @@ impl Lasting {
         Lasting { own: OwnAddresses::default(), generation: None, key }
     }
 
-    /// The lasting way of `frame`, received from `device`; `None` when there is none.
+    /// The lasting way of `frame`, received from `device`, and of all that look like it; `None` when there is none.
     pub fn way<'a>(&mut self, tables: &'a Tables, device: DeviceId, frame: &[u8]) -> Option<Way<'a>> {
-        self.find(tables, device, frame, Asked::default()).ok()
+        self.find(tables, device, frame, Asked::Frame).ok()
     }
 
     /// The lasting way of packets between two addresses that come in by `port`, with its VLAN tag if it has one; where several
@@ -117,8 +120,7 @@ impl Lasting {
         let port = tables.ports.get(port.index()).ok_or(NoWay::Port)?;
         let frame = Frame::ip(source, destination).ok_or(NoWay::Route)?.macs(port.mac, SENDER);
         let frame = port.vlan.map_or(frame.clone(), |vlan| frame.vlan(vlan));
-        let asked = Asked { hop: chosen, tags: true };
-        self.find(tables, port.device, &frame.udp(1, 1, &[]), asked)
+        self.find(tables, port.device, &frame.udp(1, 1, &[]), Asked::Pair(chosen))
     }
 
     fn find<'a>(
@@ -133,15 +135,20 @@ impl Lasting {
             self.generation = Some(tables.generation);
         }
         let context = Context { tables, own: &self.own, key: &self.key };
-        let Decided { port, network, decision } = decide(&context, device, frame, &mut Silent);
+        let Decided { port, decision, .. } = decide(&context, device, frame, &mut Silent);
         let (source, destination, value) = addresses(tables, frame).ok_or(NoWay::Route)?;
         let several = matches!(target(tables, value), Target::Multipath { .. });
-        let id = match (decision, asked.hop) {
+        let id = match (decision, asked) {
             // Another may be resolved than the one that this frame would take.
-            (Decision::Forward(_) | Decision::Hold(..), Some(chosen)) if several => chosen,
+            (Decision::Forward(_) | Decision::Hold(..), Asked::Pair(Some(chosen))) if several => chosen,
             (Decision::Forward(id), _) if !several => id,
+            (Decision::Forward(id), Asked::Frame) => id,
             (Decision::Hold(..), _) if !several => return Err(NoWay::Neighbor),
             _ => return Err(NoWay::Route),
+        };
+        let flow = match asked {
+            Asked::Frame if several => Some(flow_of(&self.key, frame).ok_or(NoWay::Route)?),
+            _ => None,
         };
         let arrived = port.and_then(|port| tables.ports.get(port.index())).ok_or(NoWay::Port)?;
         let next = tables.adjacencies.get(id.0 as usize).filter(|next| next.ready).ok_or(NoWay::Neighbor)?;
@@ -150,20 +157,28 @@ impl Lasting {
         if arrived.egress != arrived.device || next.device != leaves.device {
             return Err(NoWay::Port);
         }
-        let tagged = network != ethernet::HEADER_LEN || next.vlan.is_some();
-        if tagged && !asked.tags || arrived.point_to_point || leaves.point_to_point {
+        if arrived.point_to_point || leaves.point_to_point {
             return Err(NoWay::Port);
         }
         // ESP to an SA is opened, whatever else goes to its address.
         if tables.ipsec.as_ref().is_some_and(|ipsec| ipsec.sad.takes(destination)) {
             return Err(NoWay::Port);
         }
-        Ok(Way { source, destination, arrived, next })
+        Ok(Way { source, destination, flow, arrived, next })
     }
 }
 
 /// Who sends the packets that are asked about: a unicast address, which is not looked at.
 const SENDER: Mac = [2, 0, 0, 0, 0, 1];
+
+/// What decides which of several next hops a frame's packet takes, besides its addresses, if it is one that all others of its flow are like.
+fn flow_of(key: &FlowKey, frame: &[u8]) -> Option<(u8, u32)> {
+    let link = Ethernet::parse(frame).ok()?;
+    match link.ethertype() {
+        ethernet::ETHERTYPE_IPV4 => key.chosen_by4(&Ipv4::parse(link.payload()).ok()?),
+        _ => key.chosen_by6(&Ipv6::parse(link.payload()).ok()?),
+    }
+}
 
 /// The frame's two addresses and the destination's route.
 fn addresses(tables: &Tables, frame: &[u8]) -> Option<(IpAddr, IpAddr, u32)> {

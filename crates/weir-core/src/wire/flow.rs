@@ -78,6 +78,20 @@ impl FlowKey {
         let label = if self.flow_label { packet.flow_label() } else { 0 };
         self.hash6(packet.src().to_bits(), packet.dst().to_bits(), protocol, ports, label)
     }
+
+    /// What of an IPv4 packet besides its addresses decides its hash: protocol, and ports or 0. `None` for a fragment, whose ports are
+    /// not looked at though other packets of its flow have some.
+    pub fn chosen_by4<T: AsRef<[u8]>>(&self, packet: &Ipv4<T>) -> Option<(u8, u32)> {
+        let protocol = packet.protocol();
+        (!packet.is_fragment()).then(|| (protocol, ports(protocol, packet.payload())))
+    }
+
+    /// The same of an IPv6 packet without extension headers; `None` with them, and where the flow label counts.
+    pub fn chosen_by6<T: AsRef<[u8]>>(&self, packet: &Ipv6<T>) -> Option<(u8, u32)> {
+        let protocol = packet.next_header();
+        let bare = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP | protocol::ESP);
+        (bare && !self.flow_label).then(|| (protocol, ports(protocol, packet.payload())))
+    }
 }
 
 /// Which of `n` buckets a hash falls in, without a division (Lemire 2019). `n` above zero.

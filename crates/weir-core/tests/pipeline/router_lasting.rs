@@ -1,5 +1,7 @@
 //! Which decisions hold for a pair of addresses, and which never do.
 
+use std::collections::HashSet;
+
 use crate::common::world::*;
 use weir_core::id::PortId;
 use weir_core::router::lasting::{Lasting, NoWay, Toward, toward};
@@ -39,14 +41,56 @@ fn a_pair_to_a_neighbour_lasts_while_the_snapshot_does() {
     assert!(lasting.way(&net.tables(), LAN_DEVICE, &frame).is_none());
 }
 
+/// The next hop of a frame is that of all frames with its protocol and ports.
+#[test]
+fn of_several_next_hops_each_flow_has_its_own() {
+    let mut net = Net::new();
+    let tables = net.tables();
+    let key = FlowKey::new(0);
+    for (source, destination) in [("10.0.0.2", "10.200.0.9"), ("fd00::2", "2001:db8:200::9")] {
+        let mut seen = HashSet::new();
+        for port in 1000..1100 {
+            let of = |payload: &[u8]| frame(LAN, source, destination).udp(port, 2000, payload);
+            let mut lasting = Lasting::new(key);
+            let Some(way) = lasting.way(&tables, LAN_DEVICE, &of(b"a")) else { continue };
+            assert_eq!(way.flow, Some((17, u32::from(port) << 16 | 2000)));
+            let other = lasting.way(&tables, LAN_DEVICE, &of(b"another")).expect("as the first");
+            assert_eq!((way.next, way.flow), (other.next, other.flow));
+            seen.insert(way.next.header);
+        }
+        assert!(!seen.is_empty(), "{destination}");
+    }
+    let mut labels = Lasting::new(key.with_flow_label(true));
+    let frame = udp(LAN, "fd00::2", "2001:db8:200::9");
+    assert!(labels.way(&tables, LAN_DEVICE, &frame).is_none(), "labels differ from packet to packet");
+}
+
+#[test]
+fn a_pair_of_vlans_lasts() {
+    let mut net = Net::new();
+    let tables = net.tables();
+    let mut lasting = Lasting::new(FlowKey::new(0));
+    let device = |port: PortId| tables.ports[port.index()].device;
+    let came = lasting.way(&tables, device(LAN_10), &udp(LAN_10, "10.10.0.2", "10.100.0.9")).expect("lasts");
+    assert_eq!((came.arrived.vlan, came.next.vlan, came.flow), (Some(10), None, None));
+    let went = lasting.way(&tables, device(WAN), &udp(WAN, "192.0.2.7", "10.10.0.2")).expect("lasts");
+    assert_eq!((went.arrived.vlan, went.next.vlan), (None, Some(10)));
+}
+
 #[test]
 fn what_rests_on_more_than_the_addresses_does_not_last() {
     let mut net = Net::new();
     for (what, port, bytes) in [
-        ("several paths", LAN, udp(LAN, "10.0.0.2", "10.200.0.9")),
-        ("several paths", LAN, udp(LAN, "fd00::2", "2001:db8:200::9")),
-        ("a tag on the way in", LAN_10, udp(LAN_10, "10.10.0.2", "10.100.0.9")),
-        ("a tag on the way out", WAN, udp(WAN, "192.0.2.7", "10.10.0.2")),
+        (
+            "a fragment, of several paths",
+            LAN,
+            frame(LAN, "10.0.0.2", "10.200.0.9").fragment(0, true).raw(17, &[0; 24]),
+        ),
+        (
+            "a fragment, of several paths",
+            LAN,
+            frame(LAN, "fd00::2", "2001:db8:200::9").fragment(0, true).raw(17, &[0; 24]),
+        ),
         ("a point-to-point port", LAN, udp(LAN, "10.0.0.2", "10.9.1.9")),
         ("an unresolved gateway", LAN, udp(LAN, "10.0.0.2", "10.96.0.9")),
         ("a discard route", LAN, udp(LAN, "10.0.0.2", "10.99.0.9")),

@@ -13,7 +13,8 @@
 //! snapshot of the tables ([`FlowOffload::set_generation`]), one receive queue of one interface and one pair of
 //! addresses; the program itself (`bpf/include/weir/flow_offload.h` of `weir-xdp`) checks what differs from
 //! packet to packet: the MAC address, IPv4 header checksum, lengths, TTL and the outgoing MTU. Everything else
-//! (options, fragments, extension headers, VLAN tags, TTL 1, too big, unknown) goes to the router. Frames and
+//! (options, fragments, extension headers, two tags, TTL 1, too big, unknown) goes to the router. One VLAN tag is taken off, put on
+//! or replaced. Where several next hops lead to a destination, the decision is one flow's, by protocol and ports. Frames and
 //! bytes are counted by device, for the ledger.
 //!
 //! No frame overtakes another of its pair that came by the same queue, as all of one connection do. Frames on their way to
@@ -24,7 +25,7 @@
 //! before the frame; drivers that have none (vmxnet3, ena, hv_netvsc) get an Ethernet header before the
 //! frame's own, to an address nobody outside knows, which the worker takes off.
 //!
-//! Refuses: queues beyond [`MAX_QUEUES`], next hops chosen by flow (ECMP looks at ports), and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
+//! Refuses: queues beyond [`MAX_QUEUES`], and interfaces that cannot take frames from XDP ([`crate::bpf::features::can_transmit`]); the caller
 //! must not insert such pairs.
 
 use std::collections::hash_map::RandomState;
@@ -37,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
-use weir_xdp::layout::{FRONT_LEN, Flow, FlowCounters, FlowProgress};
+use weir_xdp::layout::{FRONT_LEN, Flow, FlowCounters, FlowKey4, FlowKey6, FlowProgress};
 use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
@@ -141,28 +142,46 @@ impl Progress {
     }
 }
 
-/// What the router decided about a pair of addresses.
+/// What the router decided about a pair of addresses, or about one flow of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
     /// [`weir_core::tables::Tables::generation`] of the snapshot it was decided by.
     pub generation: u64,
     pub source: IpAddr,
     pub destination: IpAddr,
-    pub in_ifindex: u32,
-    pub in_queue: u32,
-    pub in_device: DeviceId,
+    /// Protocol and ports (source and destination as they stand in a packet, 0 without), where it is said of those alone.
+    pub flow: Option<(u8, u32)>,
+    pub arrives: Arrives,
+    pub leaves: Leaves,
+}
+
+/// How frames of a flow come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrives {
+    pub ifindex: u32,
+    pub queue: u32,
+    /// The number they are counted under.
+    pub device: DeviceId,
+    pub vlan: Option<u16>,
     /// The port's own MAC address.
-    pub in_mac: Mac,
-    pub out_ifindex: u32,
-    pub out_device: DeviceId,
-    /// Where the worker of the incoming queue sends, and how many there are at the far end, if which of them takes what is
-    /// redirected follows the CPU.
-    pub out_queue: u32,
-    pub out_queues: u32,
+    pub mac: Mac,
+}
+
+/// How they leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    pub ifindex: u32,
+    /// The number they are counted under.
+    pub device: DeviceId,
+    pub vlan: Option<u16>,
+    /// Where the worker of the incoming queue sends, and how many queues there are at the far end, if which of them takes what is
+    /// redirected follows the CPU; 0: it does not.
+    pub queue: u16,
+    pub far_queues: u16,
     /// The outgoing port's MTU: IP bytes.
     pub mtu: u16,
     /// Destination and source MAC address of the outgoing frame.
-    pub out_macs: [u8; 12],
+    pub macs: [u8; 12],
 }
 
 /// What one device received and sent without the router.
@@ -177,8 +196,8 @@ pub struct OffloadCounters {
 /// The tables behind the flow offload, shared by the programs of all interfaces.
 #[derive(Debug)]
 pub struct FlowOffload {
-    flows4: Mutex<Table<12, { Flow::SIZE }>>,
-    flows6: Mutex<Table<40, { Flow::SIZE }>>,
+    flows4: Mutex<Table<{ FlowKey4::SIZE }, { Flow::SIZE }>>,
+    flows6: Mutex<Table<{ FlowKey6::SIZE }, { Flow::SIZE }>>,
     generation: SharedWords,
     generation_map: Memory<8>,
     counters: Counters<{ FlowCounters::SIZE / 8 * MAX_COUNTS as usize }>,
@@ -225,16 +244,23 @@ impl FlowOffload {
     }
 
     /// Remembers a decision, unless it is remembered already; the least recently used one may go for
-    /// it. One or two system calls; none while another worker is at it: the pair's next frame asks again.
+    /// it. One or two system calls, and two more of one flow alone; none while another worker is at it: the pair's next frame asks again.
     pub fn insert(&self, decided: &Decided) -> Result<(), SteerError> {
+        let queue = decided.arrives.queue as u16;
         match (decided.source, decided.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let pair = [source.octets(), destination.octets()];
-                remember(&self.flows4, key(pair, decided.in_queue), decided)
+                let (source, destination) = (source.octets(), destination.octets());
+                let key = |protocol, ports: u32| {
+                    FlowKey4 { source, destination, ports: ports.to_be_bytes(), queue, protocol }.to_bytes()
+                };
+                remember(&self.flows4, key, decided)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let pair = [source.octets(), destination.octets()];
-                remember(&self.flows6, key(pair, decided.in_queue), decided)
+                let (source, destination) = (source.octets(), destination.octets());
+                let key = |protocol, ports: u32| {
+                    FlowKey6 { source, destination, ports: ports.to_be_bytes(), queue, protocol }.to_bytes()
+                };
+                remember(&self.flows6, key, decided)
             }
             // Two families are no pair: nothing to remember.
             _ => Ok(()),
@@ -251,45 +277,44 @@ impl FlowOffload {
     }
 }
 
-/// Source and destination as they stand in a packet, and the queue.
-fn key<const A: usize, const K: usize>(addresses: [[u8; A]; 2], queue: u32) -> [u8; K] {
-    let mut key = [0; K];
-    let parts = addresses.as_flattened().iter().copied().chain(queue.to_ne_bytes());
-    key.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
-    key
-}
-
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn remember<const K: usize>(
     flows: &Mutex<Table<K, { Flow::SIZE }>>,
-    key: [u8; K],
+    key: impl Fn(u16, u32) -> [u8; K],
     decided: &Decided,
 ) -> Result<(), SteerError> {
     let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
-    let wanted = value(decided);
-    // Writing it again would forget which frame of the pair is on its way.
-    let known = flows.get(key)?.map(|known| Flow { last_slow: 0, ..Flow::from_bytes(&known) });
-    if known != Some(wanted) {
-        flows.insert(key, wanted.to_bytes())?;
-    }
-    Ok(())
+    let mut write = |key, wanted: Flow| -> Result<(), SteerError> {
+        // Writing it again would forget which frame of the pair is on its way.
+        let known = flows.get(key)?.map(|known| Flow { last_slow: 0, ..Flow::from_bytes(&known) });
+        if known != Some(wanted) {
+            flows.insert(key, wanted.to_bytes())?;
+        }
+        Ok(())
+    };
+    let Some((protocol, ports)) = decided.flow else { return write(key(0, 0), value(decided)) };
+    write(key(protocol.into(), ports), value(decided))?;
+    write(key(0, 0), Flow { generation: decided.generation, by_flow: 1, ..Flow::default() })
 }
 
 fn value(decided: &Decided) -> Flow {
+    let Decided { generation, arrives, leaves, .. } = decided;
     Flow {
-        generation: decided.generation,
-        in_ifindex: decided.in_ifindex,
-        out_ifindex: decided.out_ifindex,
-        mtu: decided.mtu.into(),
-        out_device: decided.out_device.0.into(),
-        in_mac: decided.in_mac,
-        in_device: decided.in_device.0.into(),
-        out_macs: decided.out_macs,
-        out_queue: decided.out_queue,
-        out_queues: decided.out_queues,
+        generation: *generation,
+        in_ifindex: arrives.ifindex,
+        in_device: arrives.device.0.into(),
+        in_vlan: arrives.vlan.unwrap_or(0),
+        in_mac: arrives.mac,
+        out_ifindex: leaves.ifindex,
+        out_device: leaves.device.0.into(),
+        out_queue: leaves.queue,
+        out_queues: leaves.far_queues,
+        mtu: leaves.mtu.into(),
+        tag: leaves.vlan.unwrap_or(0).to_be_bytes(),
+        out_macs: leaves.macs,
         ..Flow::default()
     }
 }

@@ -20,7 +20,7 @@ use weir_io::cpu;
 use weir_io::interface::{Interface, may_be_a_card};
 use weir_io::netns;
 use weir_io::offload::{self, Offload};
-use weir_io::steer::flow_offload::{Decided, FlowOffload};
+use weir_io::steer::flow_offload::{Arrives, Decided, FlowOffload, Leaves};
 use weir_io::steer::{Cause, LocalAddresses, Steering};
 use weir_io::umem::{Chunk, ChunkSize, Umem};
 use weir_io::xdp_pass::Pass;
@@ -634,26 +634,29 @@ fn two_links(test: &str) -> Option<Namespace> {
 
 fn decided(source: &str, destination: &str) -> Decided {
     let index = |name| Interface::open(name).expect("there").index();
+    let macs = [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c];
+    let (come, go) = (DeviceId(0), DeviceId(1));
     Decided {
         generation: 7,
         source: ip(source),
         destination: ip(destination),
-        in_ifindex: index("a"),
-        in_queue: 0,
-        in_device: DeviceId(0),
-        in_mac: OURS,
-        out_ifindex: index("c"),
-        out_device: DeviceId(1),
-        out_queue: 0,
-        out_queues: 0,
-        mtu: 1400,
-        out_macs: [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c],
+        flow: None,
+        arrives: Arrives { ifindex: index("a"), queue: 0, device: come, vlan: None, mac: OURS },
+        leaves: Leaves {
+            ifindex: index("c"),
+            device: go,
+            vlan: None,
+            queue: 0,
+            far_queues: 0,
+            mtu: 1400,
+            macs,
+        },
     }
 }
 
 /// What RFC 1812 and RFC 8200 make of a frame that is forwarded: new MACs, one hop less.
 fn forwarded(mut frame: Vec<u8>, decided: &Decided) -> Vec<u8> {
-    frame[..12].copy_from_slice(&decided.out_macs);
+    frame[..12].copy_from_slice(&decided.leaves.macs);
     if frame[12..14] == [8, 0] {
         frame[22] -= 1;
         frame[24..26].fill(0);
@@ -838,12 +841,9 @@ fn each_queue_has_flows_of_its_own_and_offloads_them_where_a_socket_would_send()
                 // A socket of its own: one keeps the queue it began with.
                 let mut wire = Wire::of("b");
                 let queue = own as u32;
-                let decided = Decided {
-                    in_queue: queue,
-                    out_queue: queue,
-                    out_queues: 2,
-                    ..decided(source, destination)
-                };
+                let mut decided = decided(source, destination);
+                decided.arrives.queue = queue;
+                (decided.leaves.queue, decided.leaves.far_queues) = (own as u16, 2);
                 wire.send(&frame);
                 assert_eq!(port.await_frames(1)[0], frame, "the other queue's decision says nothing here");
                 offload.insert(&decided).expect("room");
@@ -852,7 +852,8 @@ fn each_queue_has_flows_of_its_own_and_offloads_them_where_a_socket_would_send()
                 port.done();
                 wire.send(&frame);
                 assert_eq!(far.await_frame(), forwarded(frame.clone(), &decided), "queue {queue}");
-                offload.insert(&Decided { out_queue: 1 - queue, ..decided }).expect("room");
+                decided.leaves.queue = 1 - own as u16;
+                offload.insert(&decided).expect("room");
                 for _ in 0..2 {
                     wire.send(&frame);
                     assert_eq!(port.await_frames(1)[0], frame, "the socket sends by another queue");

@@ -200,8 +200,7 @@ impl Daemon {
 
     /// Frames the device received that the XDP program forwarded by itself.
     fn offloaded(&self, device: DeviceId) -> Option<(String, u64)> {
-        let counters = self.flow_offload.as_ref()?.shared.flows.counters(device).ok()?;
-        Some(("flow_offload".to_owned(), counters.rx_packets))
+        Some(("flow_offload".to_owned(), self.flow_offload.as_ref()?.shared.received(device)?))
     }
 
     /// What the device's policy enforcement point kept from the kernel.

@@ -26,7 +26,7 @@ use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::AfXdp;
 use weir_io::bpf::features;
-use weir_io::steer::flow_offload::{Decided, MAX_COUNTS, MAX_DEVICES, Progress};
+use weir_io::steer::flow_offload::{Arrives, Decided, Leaves, MAX_COUNTS, MAX_DEVICES, Progress};
 use weir_io::steer::tracked::Tracked;
 use weir_io::steer::{self, SteerError};
 use weir_io::umem::Chunk;
@@ -191,6 +191,14 @@ impl FlowOffload {
         out.swap(open, Ordering::AcqRel) != open
     }
 
+    /// Frames of a device and its VLANs that XDP forwarded by itself.
+    pub fn received(&self, device: DeviceId) -> Option<u64> {
+        let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let own = vlans.iter().zip(MAX_DEVICES as u16..).filter(|((of, _), _)| *of == device);
+        let numbers = own.map(|(_, number)| DeviceId(number)).chain([device]);
+        numbers.map(|number| self.flows.counters(number).ok().map(|counters| counters.rx_packets)).sum()
+    }
+
     /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
     pub fn report(&self, tables: &Tables) -> WorkerState {
         let mut report = WorkerState { generation: tables.generation, ..WorkerState::default() };
@@ -236,7 +244,7 @@ pub struct ReceiveQueue {
     pub ifindex: u32,
     pub queue: u32,
     /// The queue of each device that its worker sends by.
-    pub sends_by: u32,
+    pub sends_by: u16,
     pub progress: Progress,
     /// The program runs behind the driver: the kernel sends what it redirects, whatever the driver of the outgoing
     /// device is.
@@ -293,23 +301,29 @@ impl OffloadingSocket {
             if out == 0 {
                 continue;
             }
+            let far_queues =
+                shared.far_queues.get(out_device.index()).map_or(0, |of| of.load(Ordering::Acquire));
             let decided = Decided {
                 generation,
                 source: way.source,
                 destination: way.destination,
-                in_ifindex: ifindex,
-                in_queue: queue,
-                in_device: device,
-                in_mac: way.arrived.mac,
-                out_ifindex: out,
-                out_device,
-                out_queue: sends_by,
-                out_queues: shared
-                    .far_queues
-                    .get(out_device.index())
-                    .map_or(0, |of| of.load(Ordering::Acquire)),
-                mtu: way.next.mtu,
-                out_macs: way.next.header,
+                flow: way.flow,
+                arrives: Arrives {
+                    ifindex,
+                    queue,
+                    device: shared.counted(device, way.arrived.vlan),
+                    vlan: way.arrived.vlan,
+                    mac: way.arrived.mac,
+                },
+                leaves: Leaves {
+                    ifindex: out,
+                    device: shared.counted(out_device, way.next.vlan),
+                    vlan: way.next.vlan,
+                    queue: sends_by,
+                    far_queues: far_queues as u16,
+                    mtu: way.next.mtu,
+                    macs: way.next.header,
+                },
             };
             // A full map makes room by itself; without memory the pair stays with the workers.
             let _ = shared.flows.insert(&decided);

@@ -360,7 +360,7 @@ fn wrap(
     progress.allow_fronts(umem.copied_room());
     let generic = steering.mode() == XdpMode::Generic;
     // A worker's first queue is that of its own number, and sends.
-    let at = ReceiveQueue { device, ifindex, queue, sends_by: worker as u32, progress, generic };
+    let at = ReceiveQueue { device, ifindex, queue, sends_by: worker as u16, progress, generic };
     Box::new(OffloadingSocket::new(socket, at, handle.clone()))
 }
 

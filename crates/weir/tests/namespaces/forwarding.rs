@@ -192,7 +192,19 @@ fn two_workers_keep_every_flow_in_order() {
 #[test]
 fn a_flow_that_begins_with_a_burst_stays_in_order() {
     let Some(testbed) = Testbed::new("a_flow_that_begins_with_a_burst_stays_in_order") else { return };
-    begin_with_bursts(&testbed, "");
+    begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n");
+}
+
+/// Several next hops lead to the server: each flow is offloaded by the one that the flow hash chose.
+#[test]
+fn a_flow_by_one_of_two_next_hops_that_begins_with_a_burst_stays_in_order() {
+    let Some(testbed) =
+        Testbed::new("a_flow_by_one_of_two_next_hops_that_begins_with_a_burst_stays_in_order")
+    else {
+        return;
+    };
+    super::testbed::run(&format!("ip -n {} addr add 10.2.0.3/24 dev s0", testbed.server));
+    begin_with_bursts(&testbed, "via = [\"10.2.0.2\", \"10.2.0.3\"]\n");
 }
 
 /// The same where each queue has a worker, and each CPU another queue of the cable behind.
@@ -204,16 +216,16 @@ fn a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order() {
         return;
     }
     let Some(testbed) = Testbed::with_queues(test, 2) else { return };
-    begin_with_bursts(&testbed, "[workers]\ncpus = [0, 1]\n");
+    begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n[workers]\ncpus = [0, 1]\n");
 }
 
-fn begin_with_bursts(testbed: &Testbed, workers: &str) {
+fn begin_with_bursts(testbed: &Testbed, way: &str) {
     const PAIRS: u8 = 60;
     const BURST: u32 = 200;
-    let route = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n";
+    let route = format!("[[route]]\nprefix = \"10.9.0.0/16\"\n{way}");
     // A veth that receives by NAPI takes frames the XDP program redirects.
     testbed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
-    let router = testbed.start(&testbed.config("af_xdp", &format!("{route}{workers}")));
+    let router = testbed.start(&testbed.config("af_xdp", &route));
     let [way, _] = ways();
     ping(testbed, way.client, way.server);
     for pair in 1..=PAIRS {
@@ -249,6 +261,34 @@ fn begin_with_bursts(testbed: &Testbed, workers: &str) {
     }
     assert!(arrived > u32::from(PAIRS) * BURST * 9 / 10, "{arrived} arrived");
     router.wait_for_metric("weir_steered_total", "cause=\"flow_offload\"", before + 1);
+    router.assert_conserved();
+}
+
+/// Frames of a VLAN are forwarded by XDP too, their tag taken off, and counted by their port.
+#[test]
+fn flows_of_a_vlan_pass_the_worker_by() {
+    let Some(testbed) = Testbed::new("flows_of_a_vlan_pass_the_worker_by") else { return };
+    testbed.in_server(|| offload::set("s0", Offload::Gro, true)).expect("veth knows this offload");
+    let vlan = "[[port]]\nname = \"guests\"\ndevice = \"r0\"\nkind = \"af_xdp\"\nvlan = 7\naddresses = [\"10.17.0.1/24\"]\n";
+    let router = testbed.start(&testbed.config("af_xdp", vlan));
+    let [way, _] = ways();
+    ping(&testbed, way.client, way.server);
+    let receiver = testbed.in_server(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    receiver.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    let port = receiver.local_addr().expect("bound").port();
+    let mut wire = Wire::open(&testbed.client, "c0");
+    let (mut buffer, mut number) = ([0; 4], 0u32);
+    until("XDP flow offload forwards frames of the VLAN", || {
+        number += 1;
+        let frame = toward(&testbed, ip("10.17.0.2"), way.server).vlan(7);
+        wire.send(&frame.udp(5000, port, &number.to_be_bytes()));
+        receiver.recv(&mut buffer).expect("it arrives");
+        assert_eq!(u32::from_be_bytes(buffer), number);
+        (router.metric("weir_steered_total", "cause=\"flow_offload\"") > 3).then_some(())
+    });
+    let port = "port=\"guests\"";
+    router.wait_for_metric("weir_port_rx_packets_total", port, i64::from(number));
+    router.wait_for_metric("weir_port_rx_bytes_total", port, i64::from(number) * (14 + 4 + 20 + 8 + 4));
     router.assert_conserved();
 }
 

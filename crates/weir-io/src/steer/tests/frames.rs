@@ -10,6 +10,12 @@ use super::{FAR, frame, tagged, with_checksum};
 pub const PAIRS: [(&str, &str); 3] =
     [("10.0.0.1", "10.1.0.1"), ("2001:db8:1::1", "2001:db8:2::1"), ("10.0.0.2", "10.1.0.1")];
 
+/// Those that come in by a VLAN: one leaves without a tag, one with another.
+pub const TAGGED_PAIRS: [(&str, &str); 2] = [("10.0.0.3", "10.1.0.1"), ("2001:db8:1::3", "2001:db8:2::1")];
+
+/// Those whose flows have ways of their own.
+pub const SPREAD_PAIRS: [(&str, &str); 2] = [("10.0.0.4", "10.1.0.1"), ("2001:db8:1::4", "2001:db8:2::1")];
+
 pub fn corpus() -> Vec<Vec<u8>> {
     let sealed = [0x10; 24];
     let ike = [&[0; 4][..], &sealed].concat();
@@ -18,6 +24,10 @@ pub fn corpus() -> Vec<Vec<u8>> {
         PAIRS[0],
         PAIRS[1],
         PAIRS[2],
+        TAGGED_PAIRS[0],
+        TAGGED_PAIRS[1],
+        SPREAD_PAIRS[0],
+        SPREAD_PAIRS[1],
         ("10.0.0.1", "192.0.2.1"),
         ("10.0.0.1", "192.0.2.3"),
         ("10.0.0.1", "192.0.2.9"),

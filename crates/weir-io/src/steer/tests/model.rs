@@ -15,10 +15,11 @@ use crate::steer::{Cause, flow_offload::OffloadCounters};
 pub const INGRESS: u32 = 1;
 
 /// Every way through the flow offload.
-pub const WAYS: [&str; 15] = [
-    "behind a tag",
+pub const WAYS: [&str; 18] = [
     "unknown pair",
+    "unknown flow of the pair",
     "offloaded",
+    "offloaded between VLANs",
     "held: not IPv4 without options, or not IPv6",
     "held: no hop left",
     "held: a fragment",
@@ -28,10 +29,15 @@ pub const WAYS: [&str; 15] = [
     "held: older tables",
     "held: another interface",
     "held: another MAC address",
+    "held: another VLAN",
     "held: above the MTU",
     "held: nothing known of the last frame",
     "held: an earlier frame is on its way",
+    "held: one of unknown flow is on its way",
 ];
+
+/// Whose way a flow is: a pair's, or that of a protocol and ports of it.
+pub type Whose = ((IpAddr, IpAddr), Option<(u8, u32)>);
 
 /// The state a program has, and how often each way was taken.
 #[derive(Default)]
@@ -41,7 +47,7 @@ pub struct Model {
     pub generation: u64,
     pub steered: u64,
     pub done: u64,
-    pub flows: BTreeMap<(IpAddr, IpAddr), Flow>,
+    pub flows: BTreeMap<Whose, Flow>,
     pub causes: BTreeMap<&'static str, u64>,
     pub ways: BTreeMap<&'static str, u64>,
     pub counters: BTreeMap<u32, OffloadCounters>,
@@ -82,10 +88,11 @@ impl Model {
     fn decide(&mut self, frame: &[u8]) -> Result<Cause, Vec<u8>> {
         let Some(mut kind) = be16(frame, 12) else { return Ok(Cause::Short) };
         let mut packet = &frame[14..];
-        let behind_tag = kind == 0x8100;
-        if behind_tag {
+        let mut tag = None;
+        if kind == 0x8100 {
             let Some(inner) = be16(frame, 16) else { return Ok(Cause::Short) };
             (kind, packet) = (inner, &frame[18..]);
+            tag = be16(frame, 14);
         }
         let ours = |address: Option<IpAddr>| address.and_then(owner) == Some(Owner::Weir);
         Ok(match kind {
@@ -106,10 +113,10 @@ impl Model {
                     unreachable!("inside the header");
                 };
                 if self.offload {
-                    let way = self.offload((source, destination), frame, packet, behind_tag);
+                    let (way, whose) = self.offload((source, destination), frame, packet, tag);
                     *self.ways.entry(way).or_default() += 1;
-                    if way == "offloaded" {
-                        return Err(self.forward((source, destination), frame));
+                    if way.starts_with("offloaded") {
+                        return Err(self.forward(whose, frame, packet));
                     }
                 }
                 steer(packet, destination)
@@ -123,26 +130,38 @@ impl Model {
         pair: (IpAddr, IpAddr),
         frame: &[u8],
         packet: &[u8],
-        behind_tag: bool,
-    ) -> &'static str {
-        if behind_tag {
-            return "behind a tag";
+        tag: Option<u16>,
+    ) -> (&'static str, Whose) {
+        let mut whose = (pair, None);
+        let Some(mut flow) = self.flows.get(&whose).copied() else { return ("unknown pair", whose) };
+        let mut held = plain(packet, pair.0.is_ipv4()).err();
+        if held.is_none() && flow.by_flow != 0 {
+            let before = flow.last_slow;
+            whose.1 = Some(flow_of(packet));
+            let Some(one) = self.flows.get(&whose).copied() else {
+                return ("unknown flow of the pair", whose);
+            };
+            flow = one;
+            held = (before > self.done).then_some("held: one of unknown flow is on its way");
         }
-        let Some(flow) = self.flows.get(&pair).copied() else { return "unknown pair" };
-        let way = plain(packet, pair.0.is_ipv4()).err().or_else(|| self.in_force(&flow, frame, packet));
-        let Some(held) = way else { return "offloaded" };
-        if let Some(flow) = self.flows.get_mut(&pair) {
+        let Some(held) = held.or_else(|| self.in_force(&flow, frame, packet, tag)) else {
+            let between = tag.is_some() || flow.tag != [0; 2];
+            return (if between { "offloaded between VLANs" } else { "offloaded" }, whose);
+        };
+        if let Some(flow) = self.flows.get_mut(&whose) {
             flow.last_slow = self.steered + 1;
         }
-        held
+        (held, whose)
     }
 
-    fn in_force(&self, flow: &Flow, frame: &[u8], packet: &[u8]) -> Option<&'static str> {
+    fn in_force(&self, flow: &Flow, frame: &[u8], packet: &[u8], tag: Option<u16>) -> Option<&'static str> {
         let length =
             if packet[0] >> 4 == 4 { be16(packet, 2)?.into() } else { u32::from(be16(packet, 4)?) + 40 };
+        let vlan = tag.map(|tag| tag & 0xfff);
         [
             (flow.generation != self.generation, "held: older tables"),
             (flow.in_ifindex != INGRESS, "held: another interface"),
+            (vlan == Some(0) || vlan.unwrap_or(0) != flow.in_vlan, "held: another VLAN"),
             (flow.in_mac != frame[..6], "held: another MAC address"),
             (length > flow.mtu, "held: above the MTU"),
             (flow.last_slow == 0, "held: nothing known of the last frame"),
@@ -152,32 +171,44 @@ impl Model {
         .find_map(|(held, way)| held.then_some(way))
     }
 
-    /// A hop less, other MAC addresses, nothing behind the packet, counted on both devices. The checksum is made
-    /// from scratch.
-    fn forward(&mut self, pair: (IpAddr, IpAddr), frame: &[u8]) -> Vec<u8> {
-        let flow = self.flows[&pair];
-        let at = if pair.0.is_ipv4() { (14 + 2, 14) } else { (14 + 4, 14 + 40) };
-        let mut out = frame.to_vec();
-        out.truncate(usize::from(be16(frame, at.0).unwrap_or(0)) + at.1);
-        let sent_bytes = out.len() as u64;
-        out[..12].copy_from_slice(&flow.out_macs);
-        if pair.0.is_ipv4() {
-            out[22] -= 1;
-            out[24..26].fill(0);
-            let sum = !checksum(&out[14..34]);
-            out[24..26].copy_from_slice(&sum.to_be_bytes());
+    /// A hop less, other MAC addresses, the tag it leaves with, nothing behind the packet, counted on both devices. The checksum
+    /// is made from scratch.
+    fn forward(&mut self, whose: Whose, frame: &[u8], packet: &[u8]) -> Vec<u8> {
+        let flow = self.flows[&whose];
+        let is_v4 = whose.0.0.is_ipv4();
+        let (at, more) = if is_v4 { (2, 0) } else { (4, 40) };
+        let mut packet = packet.to_vec();
+        packet.truncate(usize::from(be16(&packet, at).unwrap_or(0)) + more);
+        if is_v4 {
+            packet[8] -= 1;
+            packet[10..12].fill(0);
+            let sum = !checksum(&packet[..20]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            out[21] -= 1;
+            packet[7] -= 1;
         }
-        let bytes = frame.len() as u64;
+        let tag = if flow.tag == [0; 2] { Vec::new() } else { [&[0x81, 0], &flow.tag[..]].concat() };
+        let kind: &[u8] = if is_v4 { &[8, 0] } else { &[0x86, 0xdd] };
+        let out = [&flow.out_macs[..], &tag, kind, &packet].concat();
         let received = self.counters.entry(self.device).or_default();
         received.rx_packets += 1;
-        received.rx_bytes += bytes;
+        received.rx_bytes += frame.len() as u64;
         let sent = self.counters.entry(flow.out_device).or_default();
         sent.tx_packets += 1;
-        sent.tx_bytes += sent_bytes;
+        sent.tx_bytes += out.len() as u64;
         out
     }
+}
+
+/// Protocol of a plain packet, and its ports if it is one that has some.
+fn flow_of(packet: &[u8]) -> (u8, u32) {
+    let (protocol, header, length) = if packet[0] >> 4 == 4 {
+        (packet[9], 20, usize::from(be16(packet, 2).unwrap_or(0)))
+    } else {
+        (packet[6], 40, usize::from(be16(packet, 4).unwrap_or(0)) + 40)
+    };
+    let ports = packet[..length].get(header..header + 4).filter(|_| [6, 17, 132].contains(&protocol));
+    (protocol, ports.map_or(0, |p| u32::from_be_bytes([p[0], p[1], p[2], p[3]])))
 }
 
 /// A packet whose only difference from the last is its payload.

@@ -7,7 +7,8 @@
  *                `- no: the pair's last slow frame is this one ----> router
  *
  * Only what the router would do with the frame happens to it: a flow says what is the same for every frame of
- * a pair of addresses, and what differs from frame to frame is looked at here.
+ * a pair of addresses, and what differs from frame to frame is looked at here. Where several next hops lead to a
+ * destination, the pair's entry says so, and each flow of it has one of its own.
  *
  * Each receive queue has flows and numbers of its own: one worker serves it, one CPU at a time runs this for it, and a
  * device brings frames of one connection by one queue.
@@ -60,6 +61,64 @@ struct {
 } weir_progress SEC(".maps");
 
 struct flow_queues queues VALUE_OF(weir_progress);
+
+/* How a frame's link header has to be and becomes, and the devices it is counted on. */
+struct link {
+	const __u8 *in_mac;
+	const __u8 *tag; /* it leaves with; zeros: none */
+	__u32 in_device;
+	__u32 out_device;
+};
+
+/* A number of a counter, for the verifier of Linux 6.1: it forgets the bound of one that was put on the stack. */
+static __always_inline __u32 bounded(__u32 number)
+{
+	asm volatile("" : "+r"(number));
+	return number & (FLOW_COUNTS_MAX - 1);
+}
+
+/* What tags add to the frames that counters of devices have. */
+static __always_inline void count_tags(const struct link *link, bool came, bool leaves)
+{
+	struct flow_count *count;
+	__u32 key = 0, in = link->in_device, out = link->out_device;
+
+	count = bpf_map_lookup_elem(&weir_flow_count, &key);
+	if (!count)
+		return;
+	if (came && in < FLOW_COUNTS_MAX)
+		count->device[bounded(in)].rx_bytes += VLAN_TAG;
+	if (leaves && out < FLOW_COUNTS_MAX)
+		count->device[bounded(out)].tx_bytes += VLAN_TAG;
+}
+
+/*
+ * Gives a frame the tag that it leaves with, or none, and so other bounds: the packet stays where it is, and its first `headers` bytes
+ * may be read again. Where the frame starts; NULL: it is as it came, for want of room.
+ */
+static __always_inline void *retag(struct xdp_md *ctx, const struct link *link, struct frame *frame, __u64 headers)
+{
+	bool leaves = load16(link->tag);
+	int shorter = (frame->tagged ? VLAN_TAG : 0) - (leaves ? VLAN_TAG : 0);
+	void *mac;
+
+	if (shorter && bpf_xdp_adjust_head(ctx, shorter))
+		return NULL;
+	mac = FRAME_START(ctx);
+	frame->end = FRAME_END(ctx);
+	frame->l3 = mac + ETH_HLEN;
+	if (leaves)
+		frame->l3 += VLAN_TAG;
+	/* It is, as before; the verifier wants to see it. */
+	if (!within(frame, frame->l3, headers))
+		return NULL;
+	if (leaves) {
+		store16(mac + 12, bpf_htons(ETH_P_8021Q));
+		store16(mac + 14, load16(link->tag));
+	}
+	count_tags(link, frame->tagged, leaves);
+	return mac;
+}
 
 /* Of the frame's queue; none where so many queues have no numbers. */
 static __always_inline struct flow_progress *progress_of(struct xdp_md *ctx)
@@ -144,11 +203,21 @@ static __always_inline bool one_way_out(const struct flow *flow)
 
 /* The flow holds for this frame, and every earlier one of the pair is out. */
 static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const struct flow_progress *progress,
-				     const void *l3, const struct extent *extent)
+				     const struct frame *frame, const struct extent *extent)
 {
+	const void *mac = frame->l3 - ETH_HLEN;
+	__u16 vlan = 0;
+
 	if (flow->generation != generation || flow->in_ifindex != ctx->ingress_ifindex)
 		return false;
-	if (!same_mac(l3 - ETH_HLEN, flow->in_mac) || extent->packet > flow->mtu)
+	if (frame->tagged) {
+		vlan = bpf_ntohs(load16(frame->l3 - VLAN_TAG)) & VLAN_ID;
+		mac = FRAME_START(ctx);
+		/* It is; the verifier wants to see it. A tag without a VLAN is a priority, which the router looks at. */
+		if (!vlan || !within(frame, mac, ETH_HLEN))
+			return false;
+	}
+	if (!same_mac(mac, flow->in_mac) || vlan != flow->in_vlan || extent->packet > flow->mtu)
 		return false;
 	/* No number is 0: nothing is known of the pair's last frame. */
 	return flow->last_slow && flow->last_slow <= progress->done && one_way_out(flow);
@@ -161,11 +230,10 @@ static __always_inline void hold(struct flow *flow, const struct flow_progress *
 }
 
 /* New MAC addresses, counters, redirect; the padding stays behind. */
-static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, const struct frame *frame,
+static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, const struct frame *frame, void *mac,
 				   __s64 padding)
 {
-	void *mac = frame->l3 - ETH_HLEN;
-	__u64 bytes = frame->end - mac;
+	__u64 bytes = frame->end - frame->l3 + ETH_HLEN;
 	struct flow_count *count;
 	__u32 key = 0;
 
@@ -192,6 +260,31 @@ static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, 
 	return bpf_redirect(flow->out_ifindex, 0);
 }
 
+/* The frame as it leaves this way, its first `headers` bytes behind tags to be read again; NULL: there is no room for a tag. */
+static __always_inline void *as_it_leaves(struct xdp_md *ctx, const struct flow *flow, struct frame *frame, __u64 headers)
+{
+	struct link link = { flow->in_mac, flow->tag, flow->in_device, flow->out_device };
+
+	if (!(load16(flow->tag) | frame->tagged))
+		return frame->l3 - ETH_HLEN;
+	return retag(ctx, &link, frame, headers);
+}
+
+/* What tells flows of a pair apart, beside the protocol, as the router's flow hash does: ports, where there are some. */
+static __always_inline __u32 ports_of(const struct frame *frame, const void *l4, __u8 protocol, __s64 length)
+{
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP && protocol != IPPROTO_SCTP)
+		return 0;
+	return length >= 4 && within(frame, l4, 4) ? load32(l4) : 0;
+}
+
+/* What became of a frame. */
+enum offloaded {
+	OFFLOAD_NONE, /* it goes the usual way */
+	OFFLOAD_OUT,  /* it leaves, as `action` says */
+	OFFLOAD_WORKER, /* it goes to the router, and may not be read again */
+};
+
 /* RFC 1624: the checksum rises by as much as the word with the TTL falls. */
 static __always_inline void next_hop4(struct iphdr *ip)
 {
@@ -203,54 +296,94 @@ static __always_inline void next_hop4(struct iphdr *ip)
 	ip->check = check + (check >> 16);
 }
 
-/* Whether the frame leaves by its flow, as `action` says; if not, it goes the usual way. */
-static __always_inline bool offload4(struct xdp_md *ctx, const struct frame *frame, struct iphdr *ip, int *action)
+static __always_inline enum offloaded offload4(struct xdp_md *ctx, struct frame *frame, struct iphdr *ip, int *action)
 {
 	const struct flow_progress *progress = progress_of(ctx);
 	struct flow *flow;
 	struct extent extent;
+	void *mac;
 
-	if (frame->tagged || !progress)
-		return false;
-	struct flow_key4 key = { ip->saddr, ip->daddr, ctx->rx_queue_index };
+	if (!progress)
+		return OFFLOAD_NONE;
+	struct flow_key4 key = { .source = ip->saddr, .destination = ip->daddr, .queue = ctx->rx_queue_index };
 
 	flow = bpf_map_lookup_elem(&weir_flows4, &key);
 	if (!flow)
-		return false;
-	if (plain4(ip, frame, &extent) && in_force(ctx, flow, progress, ip, &extent)) {
-		next_hop4(ip);
-		*action = forward(ctx, flow, frame, extent.padding);
-		return true;
+		return OFFLOAD_NONE;
+	if (!plain4(ip, frame, &extent))
+		goto held;
+	if (flow->by_flow) {
+		/* The pair's last frame of unknown flow. */
+		__u64 last_slow = flow->last_slow;
+
+		key.ports = ports_of(frame, ip + 1, ip->protocol, extent.packet - (__s64)sizeof(*ip));
+		key.protocol = ip->protocol;
+		flow = bpf_map_lookup_elem(&weir_flows4, &key);
+		if (!flow)
+			return OFFLOAD_NONE;
+		if (last_slow > progress->done)
+			goto held;
 	}
+	if (!in_force(ctx, flow, progress, frame, &extent))
+		goto held;
+	mac = as_it_leaves(ctx, flow, frame, sizeof(*ip));
+	if (!mac) {
+		hold(flow, progress);
+		return OFFLOAD_WORKER;
+	}
+	next_hop4(frame->l3);
+	*action = forward(ctx, flow, frame, mac, extent.padding);
+	return OFFLOAD_OUT;
+held:
 	hold(flow, progress);
-	return false;
+	return OFFLOAD_NONE;
 }
 
-static __always_inline bool offload6(struct xdp_md *ctx, const struct frame *frame, struct ipv6hdr *ip, int *action)
+static __always_inline enum offloaded offload6(struct xdp_md *ctx, struct frame *frame, struct ipv6hdr *ip, int *action)
 {
 	const struct flow_progress *progress = progress_of(ctx);
 	const void *from = &ip->saddr;
 	struct flow *flow;
 	struct extent extent;
+	void *mac;
 
-	if (frame->tagged || !progress)
-		return false;
+	if (!progress)
+		return OFFLOAD_NONE;
 	struct flow_key6 key = {
-		{ load64(from), load64(from + 8) },
-		{ load64(from + 16), load64(from + 24) },
-		ctx->rx_queue_index,
+		.source = { load64(from), load64(from + 8) },
+		.destination = { load64(from + 16), load64(from + 24) },
+		.queue = ctx->rx_queue_index,
 	};
 
 	flow = bpf_map_lookup_elem(&weir_flows6, &key);
 	if (!flow)
-		return false;
-	if (plain6(ip, frame, &extent) && in_force(ctx, flow, progress, ip, &extent)) {
-		ip->hop_limit--;
-		*action = forward(ctx, flow, frame, extent.padding);
-		return true;
+		return OFFLOAD_NONE;
+	if (!plain6(ip, frame, &extent))
+		goto held;
+	if (flow->by_flow) {
+		__u64 last_slow = flow->last_slow;
+
+		key.ports = ports_of(frame, ip + 1, ip->nexthdr, extent.packet - (__s64)sizeof(*ip));
+		key.protocol = ip->nexthdr;
+		flow = bpf_map_lookup_elem(&weir_flows6, &key);
+		if (!flow)
+			return OFFLOAD_NONE;
+		if (last_slow > progress->done)
+			goto held;
 	}
+	if (!in_force(ctx, flow, progress, frame, &extent))
+		goto held;
+	mac = as_it_leaves(ctx, flow, frame, sizeof(*ip));
+	if (!mac) {
+		hold(flow, progress);
+		return OFFLOAD_WORKER;
+	}
+	((struct ipv6hdr *)frame->l3)->hop_limit--;
+	*action = forward(ctx, flow, frame, mac, extent.padding);
+	return OFFLOAD_OUT;
+held:
 	hold(flow, progress);
-	return false;
+	return OFFLOAD_NONE;
 }
 
 /*

@@ -56,32 +56,38 @@ struct kept {
 	__u64 spis;
 };
 
-/* What the router decided about a pair of addresses, as they come in by one queue. */
+/* What the router decided about a pair of addresses, or about one flow of them, as they come in by one queue. */
 struct flow {
-	__u64 generation; /* of the tables it was decided by */
+	__u64 generation; /* of the tables it was decided by; of a pair whose flows have ways of their own, nothing else counts */
 	__u32 in_ifindex;
 	__u32 out_ifindex;
 	__u32 mtu; /* of the outgoing port, bytes of IP */
 	__u32 out_device;
 	__u8 in_mac[6];
-	__u8 pad[2];
+	__u8 tag[2]; /* of the VLAN they leave by, as it stands in a frame; 0: without one */
 	__u8 out_macs[12]; /* destination and source, as they leave */
 	__u32 in_device;
 	__u64 last_slow; /* number of its last frame that went to the router; 0: none is known */
-	__u32 out_queue; /* where the router's socket sends */
-	__u32 out_queues; /* of the far end, where its choice of one follows the CPU; 0: it does not */
+	__u16 out_queue; /* where the router's socket sends */
+	__u16 out_queues; /* of the far end, where its choice of one follows the CPU; 0: it does not */
+	__u16 in_vlan; /* 0: without a tag */
+	__u16 by_flow; /* several next hops lead to the destination: which, is said by protocol and ports */
 };
 
 struct flow_key4 {
 	__be32 source;
 	__be32 destination;
-	__u32 queue;
+	__u32 ports; /* as they stand in a packet; of a pair, and of protocols without, 0 */
+	__u16 queue;
+	__u16 protocol; /* 0: of a pair */
 };
 
 struct flow_key6 {
 	__u64 source[2];
 	__u64 destination[2];
-	__u64 queue;
+	__u32 ports;
+	__u16 queue;
+	__u16 protocol;
 };
 
 /* What one device received and sent without the router, on one CPU. */

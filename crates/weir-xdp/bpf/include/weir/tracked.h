@@ -110,69 +110,18 @@ static __always_inline struct tracked_flow *tracked_in_force(const struct tracke
 	return flow;
 }
 
-/* A number of a counter, for the verifier of Linux 6.1: it forgets the bound of one that was put on the stack. */
-static __always_inline __u32 bounded(__u32 number)
-{
-	asm volatile("" : "+r"(number));
-	return number & (FLOW_COUNTS_MAX - 1);
-}
-
-/* What tags add to the frames that counters of devices have. */
-static __always_inline void count_tags(const struct tracked *way, bool came, bool leaves)
-{
-	struct flow_count *count;
-	__u32 key = 0, in = way->in_device, out = way->out_device;
-
-	count = bpf_map_lookup_elem(&weir_flow_count, &key);
-	if (!count)
-		return;
-	if (came && in < FLOW_COUNTS_MAX)
-		count->device[bounded(in)].rx_bytes += VLAN_TAG;
-	if (leaves && out < FLOW_COUNTS_MAX)
-		count->device[bounded(out)].tx_bytes += VLAN_TAG;
-}
-
-/*
- * Gives a frame the tag that it leaves with, or none, and so other bounds: the packet stays where it is, and its first `headers` bytes
- * may be read again. Where the frame starts; NULL: it is as it came, for want of room.
- */
-static __always_inline void *retag(struct xdp_md *ctx, const struct tracked *way, struct frame *frame, __u64 headers)
-{
-	bool leaves = load16(way->tag);
-	int shorter = (frame->tagged ? VLAN_TAG : 0) - (leaves ? VLAN_TAG : 0);
-	void *mac;
-
-	if (shorter && bpf_xdp_adjust_head(ctx, shorter))
-		return NULL;
-	mac = FRAME_START(ctx);
-	frame->end = FRAME_END(ctx);
-	frame->l3 = mac + ETH_HLEN;
-	if (leaves)
-		frame->l3 += VLAN_TAG;
-	/* It is, as before; the verifier wants to see it. */
-	if (!within(frame, frame->l3, headers))
-		return NULL;
-	if (leaves) {
-		store16(mac + 12, bpf_htons(ETH_P_8021Q));
-		store16(mac + 14, load16(way->tag));
-	}
-	count_tags(way, frame->tagged, leaves);
-	return mac;
-}
-
-/* Where a frame for this device's address starts, with the tag that it leaves with; NULL: it is the kernel's. */
-static __always_inline void *link_header(struct xdp_md *ctx, const struct tracked *way, struct frame *frame,
-					 __u64 headers)
+/* Where a frame for this device's address starts, with the tag that it leaves with; NULL: it is not for it, or as it came. */
+static __always_inline void *link_header(struct xdp_md *ctx, const struct link *link, struct frame *frame, __u64 headers)
 {
 	void *mac = frame->l3 - ETH_HLEN;
 
-	if (!(load16(way->tag) | frame->tagged))
-		return same_mac(mac, way->in_mac) ? mac : NULL;
+	if (!(load16(link->tag) | frame->tagged))
+		return same_mac(mac, link->in_mac) ? mac : NULL;
 	/* There it is, tagged or not; the verifier wants to see it. */
 	mac = FRAME_START(ctx);
 	if (!within(frame, mac, ETH_HLEN))
 		return NULL;
-	return same_mac(mac, way->in_mac) ? retag(ctx, way, frame, headers) : NULL;
+	return same_mac(mac, link->in_mac) ? retag(ctx, link, frame, headers) : NULL;
 }
 
 /* Of a transport header that is there: the verifier wants to see that again behind the look-ups. */
@@ -237,6 +186,7 @@ static __always_inline bool forward_tracked4(struct xdp_md *ctx, struct frame *f
 	void *mac;
 	struct tracked_flow *flow;
 	struct tracked *way;
+	struct link link;
 	struct extent extent;
 
 	if (!plain4(ip, frame, &extent))
@@ -258,7 +208,8 @@ static __always_inline bool forward_tracked4(struct xdp_md *ctx, struct frame *f
 	flow = tracked_in_force(way, &extent);
 	if (!flow)
 		return false;
-	mac = link_header(ctx, way, frame, sizeof(*ip));
+	link = (struct link){ way->in_mac, way->tag, way->in_device, way->out_device };
+	mac = link_header(ctx, &link, frame, sizeof(*ip));
 	if (!mac)
 		return false;
 	ip = frame->l3;
@@ -286,6 +237,7 @@ static __always_inline bool forward_tracked6(struct xdp_md *ctx, struct frame *f
 	void *mac;
 	struct tracked_flow *flow;
 	struct tracked *way;
+	struct link link;
 	struct extent extent;
 
 	if (!plain6(ip, frame, &extent))
@@ -307,7 +259,8 @@ static __always_inline bool forward_tracked6(struct xdp_md *ctx, struct frame *f
 	flow = tracked_in_force(way, &extent);
 	if (!flow)
 		return false;
-	mac = link_header(ctx, way, frame, sizeof(*ip));
+	link = (struct link){ way->in_mac, way->tag, way->in_device, way->out_device };
+	mac = link_header(ctx, &link, frame, sizeof(*ip));
 	if (!mac)
 		return false;
 	ip = frame->l3;
