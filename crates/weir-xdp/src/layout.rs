@@ -178,7 +178,7 @@ shared! {
             /// 1: a pair whose flows have ways of their own.
             by_flow: u16,
         }
-        /// Whose way it is, over IPv4; addresses and ports in network order.
+        /// A pair of addresses over IPv4, or one flow of it; addresses and ports in network order.
         struct FlowKey4 = "flow_key4" {
             source: [u8; 4],
             destination: [u8; 4],

@@ -80,7 +80,7 @@ pub fn toward(tables: &Tables, destination: IpAddr) -> Option<Toward<'_>> {
     }
 }
 
-/// Whose way is asked for.
+/// The packets a way is asked for.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     /// That of the frame, or of its flow.

@@ -36,7 +36,7 @@ pub const WAYS: [&str; 18] = [
     "held: one of unknown flow is on its way",
 ];
 
-/// Whose way a flow is: a pair's, or that of a protocol and ports of it.
+/// A pair of addresses, or a protocol and ports of it, that a flow is the way of.
 pub type Whose = ((IpAddr, IpAddr), Option<(u8, u32)>);
 
 /// The state a program has, and how often each way was taken.
