@@ -196,6 +196,9 @@ static __always_inline enum steer_cause solicitation(const struct frame *frame)
 	return owner6(message + 8) == STEER_WEIR ? STEER_RESOLVE : STEER_GROUP;
 }
 
+static __noinline __u32 classify_rare4(struct xdp_md *ctx, struct flow *flow, int *action);
+static __noinline __u32 classify_rare6(struct xdp_md *ctx, struct flow *flow, int *action);
+
 /* Why the frame goes where it goes; STEER_CAUSES for one that was offloaded, with `action` to return. */
 static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_offload, int *action)
 {
@@ -210,20 +213,30 @@ static __always_inline enum steer_cause classify(struct xdp_md *ctx, bool flow_o
 		/* A header cut short is weir's to count. */
 		if (!within(&frame, frame.l3, sizeof(struct iphdr)))
 			return STEER_TRANSIT;
-		enum offloaded offloaded = flow_offload ? offload4(ctx, &frame, frame.l3, action) : OFFLOAD_NONE;
+		if (flow_offload) {
+			struct flow *rare = NULL;
+			enum offloaded offloaded = offload4(ctx, &frame, frame.l3, &rare, action);
 
-		if (offloaded != OFFLOAD_NONE)
-			return offloaded == OFFLOAD_OUT ? STEER_CAUSES : STEER_TRANSIT;
+			if (offloaded == OFFLOAD_RARE)
+				return classify_rare4(ctx, rare, action);
+			if (offloaded == OFFLOAD_OUT)
+				return STEER_CAUSES;
+		}
 		cause = steer4(&frame, frame.l3, &spi);
 		goto ip;
 	}
 	if (frame.ethertype == bpf_htons(ETH_P_IPV6) && !frame.group) {
 		if (!within(&frame, frame.l3, sizeof(struct ipv6hdr)))
 			return STEER_TRANSIT;
-		enum offloaded offloaded = flow_offload ? offload6(ctx, &frame, frame.l3, action) : OFFLOAD_NONE;
+		if (flow_offload) {
+			struct flow *rare = NULL;
+			enum offloaded offloaded = offload6(ctx, &frame, frame.l3, &rare, action);
 
-		if (offloaded != OFFLOAD_NONE)
-			return offloaded == OFFLOAD_OUT ? STEER_CAUSES : STEER_TRANSIT;
+			if (offloaded == OFFLOAD_RARE)
+				return classify_rare6(ctx, rare, action);
+			if (offloaded == OFFLOAD_OUT)
+				return STEER_CAUSES;
+		}
 		cause = steer6(&frame, frame.l3, &spi);
 		goto ip;
 	}
@@ -237,6 +250,23 @@ ip:
 	if (cause == STEER_ESP && kept.spis && bpf_map_lookup_elem(&weir_kept_spis, &spi))
 		return STEER_LOCAL;
 	return cause;
+}
+
+static __always_inline __u32 after_rare(struct xdp_md *ctx, enum offloaded offloaded, int *action)
+{
+	if (offloaded == OFFLOAD_OUT)
+		return STEER_CAUSES;
+	return offloaded == OFFLOAD_WORKER ? STEER_TRANSIT : classify(ctx, false, action);
+}
+
+static __noinline __u32 classify_rare4(struct xdp_md *ctx, struct flow *flow, int *action)
+{
+	return after_rare(ctx, offload_rare4(ctx, flow, action), action);
+}
+
+static __noinline __u32 classify_rare6(struct xdp_md *ctx, struct flow *flow, int *action)
+{
+	return after_rare(ctx, offload_rare6(ctx, flow, action), action);
 }
 
 static __always_inline int steer(struct xdp_md *ctx, bool flow_offload)

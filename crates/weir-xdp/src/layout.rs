@@ -177,24 +177,24 @@ shared! {
             in_vlan: u16,
             /// 1: a pair whose flows have ways of their own.
             by_flow: u16,
+            /// Ports of a flow, as they stand in a packet, 0 without.
+            ports: [u8; 4],
+            protocol: u16,
+            /// Queue it comes in by.
+            queue: u16,
         }
         /// A pair of addresses over IPv4, or one flow of it; addresses and ports in network order.
         struct FlowKey4 = "flow_key4" {
             source: [u8; 4],
             destination: [u8; 4],
-            /// 0: of a pair, or of a protocol without.
-            ports: [u8; 4],
-            queue: u16,
-            /// 0: of a pair.
-            protocol: u16,
+            /// The queue of a pair, or a number of [`FLOW_WHICH`] and above that few flows share.
+            which: u32,
         }
         /// The same over IPv6.
         struct FlowKey6 = "flow_key6" {
             source: [u8; 16],
             destination: [u8; 16],
-            ports: [u8; 4],
-            queue: u16,
-            protocol: u16,
+            which: u32,
         }
         /// How packets of one direction of a tracked flow arrive, over IPv4; addresses and ports in network order.
         struct TrackedKey4 = "tracked_key4" {
@@ -367,6 +367,9 @@ constants! {
         FLOW_DEVICES_MAX = 256;
         /// Receive queues of a device whose frames may take the flow offload.
         FLOW_QUEUES_MAX = 64;
+        /// Set in the word of a key that is a flow's.
+        FLOW_WHICH = 0x8000_0000;
+        FLOW_WHICH_FACTOR = 0x9e37_79b1;
         /// Counters of what is offloaded: of each device, and behind them of VLANs that have their own.
         FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.

@@ -38,7 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
-use weir_xdp::layout::{FRONT_LEN, Flow, FlowCounters, FlowKey4, FlowKey6, FlowProgress};
+use weir_xdp::layout::{
+    FLOW_WHICH, FLOW_WHICH_FACTOR, FRONT_LEN, Flow, FlowCounters, FlowKey4, FlowKey6, FlowProgress,
+};
 use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
 
 use super::{SharedWords, SteerError, sizes};
@@ -246,21 +248,14 @@ impl FlowOffload {
     /// Remembers a decision, unless it is remembered already; the least recently used one may go for
     /// it. One or two system calls, and two more of one flow alone; none while another worker is at it: the pair's next frame asks again.
     pub fn insert(&self, decided: &Decided) -> Result<(), SteerError> {
-        let queue = decided.arrives.queue as u16;
         match (decided.source, decided.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let (source, destination) = (source.octets(), destination.octets());
-                let key = |protocol, ports: u32| {
-                    FlowKey4 { source, destination, ports: ports.to_be_bytes(), queue, protocol }.to_bytes()
-                };
-                remember(&self.flows4, key, decided)
+                remember(&self.flows4, |which| FlowKey4 { source, destination, which }.to_bytes(), decided)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let (source, destination) = (source.octets(), destination.octets());
-                let key = |protocol, ports: u32| {
-                    FlowKey6 { source, destination, ports: ports.to_be_bytes(), queue, protocol }.to_bytes()
-                };
-                remember(&self.flows6, key, decided)
+                remember(&self.flows6, |which| FlowKey6 { source, destination, which }.to_bytes(), decided)
             }
             // Two families are no pair: nothing to remember.
             _ => Ok(()),
@@ -283,7 +278,7 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn remember<const K: usize>(
     flows: &Mutex<Table<K, { Flow::SIZE }>>,
-    key: impl Fn(u16, u32) -> [u8; K],
+    key: impl Fn(u32) -> [u8; K],
     decided: &Decided,
 ) -> Result<(), SteerError> {
     let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
@@ -295,13 +290,20 @@ fn remember<const K: usize>(
         }
         Ok(())
     };
-    let Some((protocol, ports)) = decided.flow else { return write(key(0, 0), value(decided)) };
-    write(key(protocol.into(), ports), value(decided))?;
-    write(key(0, 0), Flow { generation: decided.generation, by_flow: 1, ..Flow::default() })
+    let queue = decided.arrives.queue;
+    let Some((protocol, ports)) = decided.flow else { return write(key(queue), value(decided)) };
+    write(key(which_flow(ports, protocol, queue)), value(decided))?;
+    write(key(queue), Flow { generation: decided.generation, by_flow: 1, ..Flow::default() })
+}
+
+/// As the program has it: of the ports as they stand in a packet.
+fn which_flow(ports: u32, protocol: u8, queue: u32) -> u32 {
+    (ports.to_be() ^ u32::from(protocol) << 8 ^ queue).wrapping_mul(FLOW_WHICH_FACTOR) | FLOW_WHICH
 }
 
 fn value(decided: &Decided) -> Flow {
     let Decided { generation, arrives, leaves, .. } = decided;
+    let (protocol, ports) = decided.flow.unwrap_or_default();
     Flow {
         generation: *generation,
         in_ifindex: arrives.ifindex,
@@ -310,11 +312,15 @@ fn value(decided: &Decided) -> Flow {
         in_mac: arrives.mac,
         out_ifindex: leaves.ifindex,
         out_device: leaves.device.0.into(),
-        out_queue: leaves.queue,
-        out_queues: leaves.far_queues,
+        // With one queue there is nothing to compare.
+        out_queue: if leaves.far_queues > 1 { leaves.queue } else { 0 },
+        out_queues: if leaves.far_queues > 1 { leaves.far_queues } else { 0 },
         mtu: leaves.mtu.into(),
         tag: leaves.vlan.unwrap_or(0).to_be_bytes(),
         out_macs: leaves.macs,
+        ports: ports.to_be_bytes(),
+        protocol: protocol.into(),
+        queue: arrives.queue as u16,
         ..Flow::default()
     }
 }

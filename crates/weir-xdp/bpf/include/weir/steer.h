@@ -72,23 +72,29 @@ struct flow {
 	__u16 out_queues; /* of the far end, where its choice of one follows the CPU; 0: it does not */
 	__u16 in_vlan; /* 0: without a tag */
 	__u16 by_flow; /* several next hops lead to the destination: which, is said by protocol and ports */
+	__u32 ports; /* of a flow, as they stand in a packet, 0 without */
+	__u16 protocol; /* of a flow */
+	__u16 queue; /* it comes in by */
 };
 
 struct flow_key4 {
 	__be32 source;
 	__be32 destination;
-	__u32 ports; /* as they stand in a packet; of a pair, and of protocols without, 0 */
-	__u16 queue;
-	__u16 protocol; /* 0: of a pair */
+	__u32 which;
 };
 
 struct flow_key6 {
-	__u64 source[2];
-	__u64 destination[2];
-	__u32 ports;
-	__u16 queue;
-	__u16 protocol;
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 which;
 };
+
+/*
+ * The word that tells entries of one pair of addresses apart: of the pair itself, its queue; of a flow of it, this, a number that few
+ * flows share. The key is one word longer than two addresses so, which costs nothing; the flow's entry says whose it is.
+ */
+#define FLOW_WHICH 0x80000000
+#define FLOW_WHICH_FACTOR 0x9e3779b1
 
 /* What one device received and sent without the router, on one CPU. */
 struct flow_counters {
