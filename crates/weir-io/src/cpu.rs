@@ -182,6 +182,12 @@ pub fn pin(cpu: u32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Processors that this machine may come to have, those that are off counted.
+pub fn possible() -> Option<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    Some(*parse_list(&list)?.last()? as usize + 1)
+}
+
 /// Reads `0-3,8,10-11`.
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut found = BTreeSet::new();

@@ -11,6 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 use weir_core::device::DeviceStatus;
 
+use crate::cpu;
+
 // linux/sockios.h
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
@@ -65,13 +67,17 @@ impl Interface {
 
     /// Receive and transmit queues it has now, where its driver tells (veth does).
     pub fn queues(&self) -> io::Result<(u32, u32)> {
-        // `struct ethtool_channels`: the command, four maxima, then what is in use.
+        let [_, _, _, _, _, rx, tx, _, _] = self.channels()?;
+        Ok((rx, tx))
+    }
+
+    /// `struct ethtool_channels`: the command, four maxima (receive, transmit, other, combined), then what is in use.
+    fn channels(&self) -> io::Result<[u32; 9]> {
         const ETHTOOL_GCHANNELS: u32 = 0x3c;
         let mut channels = [0; 9];
         channels[0] = ETHTOOL_GCHANNELS;
         self.ethtool(&mut channels)?;
-        let [_, _, _, _, _, rx, tx, _, _] = channels;
-        Ok((rx, tx))
+        Ok(channels)
     }
 
     /// How often its carrier came or went, where the kernel counts that; setting it down and up counts.
@@ -166,6 +172,29 @@ fn known(command: u32) -> Option<usize> {
 /// all but those that say they hang on no bus. One that does not answer may be anything.
 pub fn may_be_a_card(name: &str) -> bool {
     Interface::open(name).and_then(|interface| interface.bus()).map_or(true, |bus| !bus.is_empty())
+}
+
+/// Why no frame may be redirected out of an interface though its driver offers that: of virtio-net with more queues than processors
+/// and none left for XDP, the kernel takes a send queue behind the last one, and dies (Linux 6.12, `virtnet_xdp_get_sq`).
+pub fn no_redirects(name: &str) -> Option<String> {
+    const MOST: usize = 4;
+    let interface = Interface::open(name).ok().filter(|i| i.driver().is_ok_and(|d| d == "virtio_net"))?;
+    let most = interface.channels().ok()?[MOST] as usize;
+    let processors = cpu::possible()?;
+    let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
+    let queues =
+        names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("tx-")).count();
+    redirects_crash(queues, most, processors).then(|| {
+        format!(
+            "the kernel would crash over a frame redirected to virtio-net with more queues ({queues}) than processors ({processors}) and none left for XDP; \
+             `ethtool -L {name} combined {processors}` before the start"
+        )
+    })
+}
+
+/// Of a virtio-net with so many queues in use and at most, on a machine with so many processors.
+fn redirects_crash(queues: usize, most: usize, processors: usize) -> bool {
+    queues > processors && queues + processors > most
 }
 
 /// Interrupts of an interface held back so that a polling worker is not interrupted, as long as one of these is alive.
@@ -266,5 +295,15 @@ mod tests {
         drop(second);
         assert_eq!((knob("napi_defer_hard_irqs"), knob("gro_flush_timeout")), ("0".into(), "7".into()));
         std::fs::remove_dir_all(&sysfs).expect("removed");
+    }
+
+    #[test]
+    fn virtio_net_takes_no_redirected_frame_where_the_kernel_would_look_behind_its_queues() {
+        assert!(redirects_crash(4, 4, 2), "seen: two processors, four queues, none for XDP");
+        assert!(redirects_crash(3, 4, 2), "processor 1 would take the fifth of four");
+        assert!(!redirects_crash(2, 4, 2), "two for XDP");
+        assert!(!redirects_crash(4, 8, 2), "two for XDP");
+        assert!(!redirects_crash(4, 4, 4), "one for each processor, shared");
+        assert!(!redirects_crash(1, 1, 2));
     }
 }

@@ -40,6 +40,9 @@ pub const ASK_EVERY: Nanos = 250 * MILLISECOND;
 /// batch of 64 are 60 ns a packet when every packet is of a new pair, and nothing when none is.
 const FLOWS_A_CALL: usize = 2;
 
+/// In place of the queues of a far end: frames must not be redirected to this device.
+const NO_REDIRECTS: u32 = u32::MAX;
+
 /// Bits of the word in force that count closures; the rest is the snapshot's number.
 const CLOSURES_SHIFT: u32 = 48;
 
@@ -81,10 +84,11 @@ impl FlowOffload {
         })
     }
 
-    /// The device takes part: flows that come in by it are installed, and those that leave by it where it can.
-    pub fn join(&self, device: DeviceId, ifindex: u32, far_queues: u32) {
+    /// The device takes part: flows that come in by it are installed, and those that leave by it where it can; `None`: it
+    /// must not be asked to.
+    pub fn join(&self, device: DeviceId, ifindex: u32, far_queues: Option<u32>) {
         if let Some(of) = self.far_queues.get(device.index()) {
-            of.store(far_queues, Ordering::Release);
+            of.store(far_queues.unwrap_or(NO_REDIRECTS), Ordering::Release);
         }
         if let Some(joined) = self.devices.get(device.index()) {
             joined.store(ifindex, Ordering::Release);
@@ -106,6 +110,7 @@ impl FlowOffload {
     /// The far end of a device that takes part has so many queues now.
     pub fn follow_far_queues(&self, device: DeviceId, count: u32) {
         let of = self.far_queues.get(device.index()).filter(|_| self.joined(device).is_some());
+        let of = of.filter(|of| of.load(Ordering::Acquire) != NO_REDIRECTS);
         if of.is_some_and(|of| of.swap(count, Ordering::AcqRel) != count) {
             self.forget();
         }
@@ -164,6 +169,12 @@ impl FlowOffload {
         self.out.get(device.index()).map(|out| out.load(Ordering::Acquire)).filter(|&index| index != 0)
     }
 
+    /// How many queues a device's far end has, if which of them takes a redirected frame follows the CPU; else 0.
+    fn far_queues(&self, device: DeviceId) -> u16 {
+        let of = self.far_queues.get(device.index()).map_or(0, |of| of.load(Ordering::Acquire));
+        if of == NO_REDIRECTS { 0 } else { of.min(u16::MAX.into()) as u16 }
+    }
+
     /// Asks every device that takes part, if the last time is long enough ago.
     pub fn ask(&self, now: Nanos) {
         if now.saturating_sub(self.asked.load(Ordering::Relaxed)) < ASK_EVERY {
@@ -186,7 +197,8 @@ impl FlowOffload {
             return false;
         };
         let ifindex = joined.load(Ordering::Acquire);
-        let able = ifindex != 0 && features::can_transmit(ifindex).unwrap_or(false);
+        let barred = self.far_queues.get(device).is_none_or(|of| of.load(Ordering::Acquire) == NO_REDIRECTS);
+        let able = ifindex != 0 && !barred && features::can_transmit(ifindex).unwrap_or(false);
         let open = if able { ifindex } else { 0 };
         out.swap(open, Ordering::AcqRel) != open
     }
@@ -301,8 +313,7 @@ impl OffloadingSocket {
             if out == 0 {
                 continue;
             }
-            let far_queues =
-                shared.far_queues.get(out_device.index()).map_or(0, |of| of.load(Ordering::Acquire));
+            let far_queues = shared.far_queues(out_device);
             let decided = Decided {
                 generation,
                 source: way.source,
@@ -320,7 +331,7 @@ impl OffloadingSocket {
                     device: shared.counted(out_device, way.next.vlan),
                     vlan: way.next.vlan,
                     queue: sends_by,
-                    far_queues: far_queues as u16,
+                    far_queues,
                     mtu: way.next.mtu,
                     macs: way.next.header,
                 },

@@ -26,7 +26,7 @@ use weir_io::af_xdp::live::LiveTransmit;
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::coalescing::SentAtOnce;
-use weir_io::interface::may_be_a_card;
+use weir_io::interface::{may_be_a_card, no_redirects};
 use weir_io::irq::PlacedIrqs;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::SwitchedOff;
@@ -340,7 +340,9 @@ fn open_af_xdp(
 
 /// Flows that come in by this device are offloaded from now on.
 fn join((device, link): (DeviceId, &LinkInfo), handle: &FlowOffloadHandle, said: &mut Vec<String>) {
-    handle.shared.join(device, link.index, far_queues(&link.name));
+    let barred = no_redirects(&link.name);
+    handle.shared.join(device, link.index, barred.is_none().then(|| far_queues(&link.name)));
+    said.extend(barred.map(|why| format!("port {}: no XDP flow offload out of it: {why}", link.name)));
     said.push(format!(
         "port {}: XDP flow offload: pairs of addresses a worker has decided on are forwarded by the XDP program",
         link.name

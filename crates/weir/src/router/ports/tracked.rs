@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::packet::DeviceId;
 use weir_io::bpf::attach::XdpMode;
+use weir_io::interface::no_redirects;
 use weir_io::port_error::PortError;
 use weir_io::steer::Steering;
 use weir_io::steer::flow_offload::MAX_DEVICES;
@@ -38,8 +39,10 @@ pub(super) fn open(
     let tables = (&handle.shared.flows, &*tracked);
     let steering = Steering::attach_tracked(name, link.index, modes, local, tables)
         .map_err(|e| PortError::new(e.to_string()))?;
-    // Nothing of these devices goes through sockets.
-    handle.shared.join(device, link.index, 0);
+    let barred = no_redirects(name);
+    // Nothing of these devices goes through sockets, so no far end matters.
+    handle.shared.join(device, link.index, barred.is_none().then_some(0));
+    said.extend(barred.map(|why| format!("port {name}: flows that leave by it are the kernel's: {why}")));
     said.push(format!(
         "port {name}: {}: flows that the kernel's firewall has accepted are forwarded by the XDP program, all else is the kernel's",
         steering.mode()
