@@ -174,6 +174,12 @@ pub fn may_be_a_card(name: &str) -> bool {
     Interface::open(name).and_then(|interface| interface.bus()).map_or(true, |bus| !bus.is_empty())
 }
 
+/// Queues of an interface whose names begin so: `rx-` or `tx-`.
+pub fn count_queues(name: &str, prefix: &str) -> Option<usize> {
+    let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
+    Some(names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count())
+}
+
 /// Why no frame may be redirected out of an interface though its driver offers that: of virtio-net with more queues than processors
 /// and none left for XDP, the kernel takes a send queue behind the last one, and dies (Linux 6.12, `virtnet_xdp_get_sq`).
 pub fn no_redirects(name: &str) -> Option<String> {
@@ -181,9 +187,7 @@ pub fn no_redirects(name: &str) -> Option<String> {
     let interface = Interface::open(name).ok().filter(|i| i.driver().is_ok_and(|d| d == "virtio_net"))?;
     let most = interface.channels().ok()?[MOST] as usize;
     let processors = cpu::possible()?;
-    let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
-    let queues =
-        names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("tx-")).count();
+    let queues = count_queues(name, "tx-")?;
     redirects_crash(queues, most, processors).then(|| {
         format!(
             "the kernel would crash over a frame redirected to virtio-net with more queues ({queues}) than processors ({processors}) and none left for XDP; \

@@ -314,6 +314,10 @@ impl OffloadingSocket {
                 continue;
             }
             let far_queues = shared.far_queues(out_device);
+            // Behind generic XDP the kernel chooses by the packet.
+            if generic && far_queues > 1 {
+                continue;
+            }
             let decided = Decided {
                 generation,
                 source: way.source,

@@ -26,7 +26,7 @@ use weir_io::af_xdp::live::LiveTransmit;
 use weir_io::af_xdp::{AfXdp, Bind, Options, RING};
 use weir_io::bpf::attach::{self, XdpMode};
 use weir_io::coalescing::SentAtOnce;
-use weir_io::interface::{may_be_a_card, no_redirects};
+use weir_io::interface::{count_queues, may_be_a_card, no_redirects};
 use weir_io::irq::PlacedIrqs;
 use weir_io::netlink::{self, LinkInfo};
 use weir_io::offload::SwitchedOff;
@@ -120,12 +120,6 @@ pub fn queues(port: &config::Port) -> Option<usize> {
         Kind::AfPacket => None,
         Kind::Auto | Kind::AfXdp => count_queues(&port.device.value, "rx-").map(|count| count.max(1)),
     }
-}
-
-/// A device's queues of the direction whose names begin so.
-fn count_queues(name: &str, prefix: &str) -> Option<usize> {
-    let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
-    Some(names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count())
 }
 
 /// Whether the device's card may come to read and write buffers itself.
