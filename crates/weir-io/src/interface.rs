@@ -174,7 +174,7 @@ pub fn may_be_a_card(name: &str) -> bool {
     Interface::open(name).and_then(|interface| interface.bus()).map_or(true, |bus| !bus.is_empty())
 }
 
-/// Queues of an interface whose names begin so: `rx-` or `tx-`.
+/// Counts the queues of an interface whose names begin so: `rx-` or `tx-`.
 pub fn count_queues(name: &str, prefix: &str) -> Option<usize> {
     let names = std::fs::read_dir(format!("/sys/class/net/{name}/queues")).ok()?;
     Some(names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count())
@@ -196,7 +196,7 @@ pub fn no_redirects(name: &str) -> Option<String> {
     })
 }
 
-/// Of a virtio-net with so many queues in use and at most, on a machine with so many processors.
+/// Whether that is so with this many queues in use, at most, and processors.
 fn redirects_crash(queues: usize, most: usize, processors: usize) -> bool {
     queues > processors && queues + processors > most
 }
