@@ -264,11 +264,17 @@ impl FlowOffload {
 
     /// What a device received and sent without the router.
     pub fn counters(&self, device: DeviceId) -> Result<OffloadCounters, SteerError> {
+        Ok(self.all_counters()?.get(device.index()).copied().unwrap_or_default())
+    }
+
+    /// What was received and sent without the router, by the number it is counted under.
+    pub fn all_counters(&self) -> Result<Vec<OffloadCounters>, SteerError> {
         let all = self.counters.sum(0)?;
-        let (devices, _) = all.as_chunks();
-        let &[rx_packets, rx_bytes, tx_packets, tx_bytes] =
-            devices.get(usize::from(device.0)).unwrap_or(&[0; FlowCounters::SIZE / 8]);
-        Ok(OffloadCounters { rx_packets, rx_bytes, tx_packets, tx_bytes })
+        let (devices, _) = all.as_chunks::<{ FlowCounters::SIZE / 8 }>();
+        let counters = |&[rx_packets, rx_bytes, tx_packets, tx_bytes]: &[u64; FlowCounters::SIZE / 8]| {
+            OffloadCounters { rx_packets, rx_bytes, tx_packets, tx_bytes }
+        };
+        Ok(devices.iter().map(counters).collect())
     }
 }
 

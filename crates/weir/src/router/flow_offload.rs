@@ -206,9 +206,10 @@ impl FlowOffload {
     /// Frames of a device and its VLANs that XDP forwarded by itself.
     pub fn received(&self, device: DeviceId) -> Option<u64> {
         let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let own = vlans.iter().zip(MAX_DEVICES as u16..).filter(|((of, _), _)| *of == device);
-        let numbers = own.map(|(_, number)| DeviceId(number)).chain([device]);
-        numbers.map(|number| self.flows.counters(number).ok().map(|counters| counters.rx_packets)).sum()
+        let all = self.flows.all_counters().ok()?;
+        let own = vlans.iter().zip(MAX_DEVICES as usize..).filter(|((of, _), _)| *of == device);
+        let numbers = own.map(|(_, number)| number).chain([device.index()]);
+        Some(numbers.filter_map(|number| all.get(number)).map(|counters| counters.rx_packets).sum())
     }
 
     /// What XDP forwarded by itself, as a report of its own: received and forwarded, port by port.
@@ -217,13 +218,14 @@ impl FlowOffload {
         report.ports.resize(tables.ports.len(), PortCounters::default());
         let mut ledger = Ledger::default();
         let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.flows.all_counters().unwrap_or_default();
         let tagged = vlans.iter().zip(MAX_DEVICES as u16..).map(|(&(device, vlan), number)| {
             let known = tables.devices.get(device.index()).map_or(&[][..], |device| &device.tagged);
             (number, known.iter().find(|(id, _)| *id == vlan).map(|(_, port)| *port))
         });
         let untagged = tables.devices.iter().zip(0..).map(|(device, number)| (number, device.untagged));
         for (number, port) in untagged.chain(tagged) {
-            let Ok(counters) = self.flows.counters(DeviceId(number)) else { continue };
+            let Some(counters) = all.get(usize::from(number)) else { continue };
             ledger.received += counters.rx_packets;
             ledger.forwarded += counters.rx_packets;
             let port = port.and_then(|port| report.ports.get_mut(port.index()));
