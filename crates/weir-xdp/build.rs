@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 mod layout;
 
 /// Files of `bpf/`, and the programs in each.
-const PROGRAMS: [(&str, &[&str]); 7] = [
+const PROGRAMS: [(&str, &[&str]); 8] = [
+    ("deliver", &["deliver"]),
     ("enforce", &["enforce"]),
     ("fib", &["fib"]),
     ("generate", &["generate"]),

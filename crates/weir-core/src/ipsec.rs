@@ -54,6 +54,8 @@ pub struct Ipsec {
     pub queues: Arc<[Queue]>,
     /// The SPD enforced on each port, by [`PortId`].
     pub enforcement: Arc<[Option<SpdId>]>,
+    /// Ports of route mode, each with the device by which what is for this host's own stack reaches that.
+    pub hosts: Arc<[(PortId, DeviceId)]>,
     /// UDP ports ESP may come in on (RFC 3948), sorted: 4500 and those of configured SAs.
     pub udp_ports: Arc<[u16]>,
     /// Where SAs come from elsewhere, and packets of theirs may come earlier.
@@ -82,8 +84,10 @@ pub enum Queue {
     Tunnel(TunnelId),
     /// Frames that leave by a port with a policy enforcement point: the SPD decides, then they go on to `device`.
     Enforcement { spd: SpdId, port: PortId, device: DeviceId },
-    /// What the SAs of an SPD open arrives on it.
+    /// What the SAs of an SPD open arrives on it; of frames sent to it, in route mode, the SPD decides.
     Policy(SpdId),
+    /// A real device: what this host itself sends by an SPD of route mode, which is sealed by way of `device`, its queue.
+    Host { device: DeviceId },
 }
 
 /// An index into [`Ipsec::tunnels`].

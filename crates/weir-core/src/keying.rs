@@ -6,100 +6,33 @@
 //! addresses of ours ──► set_addresses ─┘   daemon wants └─► left: what is not taken, and why
 //! ```
 //!
-//! Promises: a pure function of what was heard, without I/O or clock. Only what has an interface id that no xfrm device
-//! has is taken: the kernel looks such SAs up for nobody, so it and weir never number one SA both. A policy whose SAs are
+//! Promises: a pure function of what was heard, without I/O or clock. Only what has an interface id is taken that no xfrm device
+//! has, for the kernel looks such SAs up for nobody; or one that a device of route mode has, once the SA is fenced
+//! ([`Keying::set_fenced`]), for the kernel numbers nothing by it then. So it and weir never number one SA both. A policy whose SAs are
 //! not there, or not to be had here, discards. Packets leave by the SA a policy names, or its newest, and may come in by any. Refuses, with the reason ([`Why`]):
 //! AH, IPComp, BEET, transport mode, algorithms not had, keys the kernel hides, selectors by interface or user, marks.
 
 mod convert;
+pub mod fence;
+mod merge;
+mod why;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::net::IpAddr;
 
 use crate::ipsec::spd::Action;
 use crate::ipsec::{Direction, Params, SaSpec};
 use crate::route::Prefix;
-use crate::state::{IpsecSpec, Policies, PolicySpec, hidden};
+use crate::state::PolicySpec;
 use crate::wire::xfrm::{
     ESP, Mode, News, Policy, PolicyDirection, Sa, SaDirection, SaKey, Selector, Template,
 };
 
+pub use merge::merge;
+pub use why::{Left, Why};
+
 /// What names of the kernel's SAs and policies begin with: no name in a file has a colon.
 pub const PREFIX: &str = "kernel:";
-
-/// Why something of the kernel's is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
-    /// A policy without interface id: the kernel acts on it.
-    NoInterfaceId,
-    /// An xfrm device has this interface id.
-    Device(u32),
-    Marked,
-    Selector,
-    /// Several templates.
-    Bundle,
-    Optional,
-    Protocol(u8),
-    Transport,
-    Mode(u8),
-    Algorithm(String),
-    NoAlgorithm,
-    Encapsulation(u16),
-    /// The kernel shows zeros instead of the key.
-    HiddenKey,
-    /// The kernel has used sequence numbers of it.
-    Numbered,
-    /// Another policy comes before it for all it is about.
-    Hidden,
-    /// The control side refused it.
-    Refused(String),
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::NoInterfaceId => f.write_str(
-                "it has no interface id, so the kernel acts on it; set `if_id_in` and `if_id_out` of the child in swanctl.conf",
-            ),
-            Why::Device(id) => write!(f, "an xfrm device has its interface id {id}, so the kernel acts on it"),
-            Why::Marked => f.write_str("it is for packets with a mark, which weir does not have"),
-            Why::Selector => f.write_str("it selects by interface, user, or a mask of ports"),
-            Why::Bundle => f.write_str("it asks for several transformations"),
-            Why::Optional => f.write_str("its protection is optional"),
-            Why::Protocol(51) => f.write_str("AH is not offered"),
-            Why::Protocol(108) => f.write_str("IPComp is not offered"),
-            Why::Protocol(number) => write!(f, "protocol {number} is not ESP"),
-            Why::Transport => f.write_str("transport mode is for packets of the host itself, which weir does not send"),
-            Why::Mode(4) => f.write_str("BEET mode is not offered"),
-            Why::Mode(number) => write!(f, "mode {number} is not offered"),
-            Why::Algorithm(name) => write!(f, "{name} is not offered"),
-            Why::NoAlgorithm => f.write_str("it has no algorithms"),
-            Why::Encapsulation(number) => write!(f, "encapsulation {number} is not UDP of RFC 3948"),
-            Why::HiddenKey => f.write_str(
-                "the kernel tells zeros instead of its key (lockdown or a security policy keeps keys from everybody)",
-            ),
-            Why::Numbered => {
-                f.write_str("the kernel has used sequence numbers of it; another is asked for by a soft expiry")
-            }
-            Why::Hidden => f.write_str("another policy comes before it for all it is about"),
-            Why::Refused(why) => f.write_str(why),
-        }
-    }
-}
-
-/// Something of the kernel's that is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Left {
-    pub subject: String,
-    pub why: Why,
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject, self.why)
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Known<T> {
@@ -111,6 +44,8 @@ struct Known<T> {
     numbered: Numbered,
     /// The kernel was given this number for the SA, which is the same since.
     ahead: Option<u64>,
+    /// The kernel numbers and takes nothing by it that weir does: outbound it was given the last number there is.
+    fenced: bool,
 }
 
 /// Whether the kernel may have used an SA: what numbers and packets, only the kernel knows.
@@ -141,6 +76,8 @@ pub struct Keying {
     sas: HashMap<SaKey, Known<Sa>>,
     policies: BTreeMap<PolicyKey, Known<Policy>>,
     devices: BTreeSet<u32>,
+    /// Interface ids of devices weir acts for.
+    routed: BTreeSet<u32>,
     /// Interface ids of devices that went: until a dump, a message about an SA may be older than what its device did with it.
     departed: BTreeSet<u32>,
     addresses: HashSet<IpAddr>,
@@ -155,6 +92,8 @@ pub struct Keying {
 pub struct Wanted {
     pub sas: Vec<SaSpec>,
     pub policies: Vec<PolicySpec>,
+    /// Policies of devices of route mode, by interface id.
+    pub routed: BTreeMap<u32, Vec<PolicySpec>>,
     pub left: Vec<Left>,
 }
 
@@ -178,8 +117,8 @@ impl Keying {
             News::SasFlushed(_) if news.flushes_esp() => !std::mem::take(&mut self.sas).is_empty(),
             News::Policy(policy) => {
                 let key = (policy.direction, policy.index);
-                let known =
-                    Known { it: *policy, order: 0, epoch: self.epoch, numbered: Numbered::No, ahead: None };
+                let (epoch, numbered) = (self.epoch, Numbered::No);
+                let known = Known { it: *policy, order: 0, epoch, numbered, ahead: None, fenced: false };
                 let before = self.policies.insert(key, known);
                 before.is_none_or(|b| b.it != self.policies[&key].it)
             }
@@ -206,11 +145,14 @@ impl Keying {
         } else {
             Numbered::No
         };
-        let (order, numbered, ahead) =
-            self.sas.get(&key).map_or((self.order, used, None), |k| (k.order, k.numbered, k.ahead));
+        let (order, numbered, ahead, fenced) = match self.sas.get(&key) {
+            Some(k) => (k.order, k.numbered, k.ahead, k.fenced),
+            None => (self.order, used, None, false),
+        };
         // With less than it was given it is another, whose beginning was not heard.
         let ahead = ahead.filter(|&ahead| sa.replay.is_none_or(|r| r.sent.max(r.received) >= ahead));
-        let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered, ahead });
+        let fenced = fenced && ahead.is_some();
+        let before = self.sas.insert(key, Known { it: sa, order, epoch, numbered, ahead, fenced });
         let now = &self.sas[&key].it;
         before.is_none_or(|b| Sa { lifetime: now.lifetime, replay: now.replay, ..b.it } != *now)
     }
@@ -229,7 +171,7 @@ impl Keying {
         before - self.sas.len() - self.policies.len()
     }
 
-    /// The interface ids of xfrm devices.
+    /// The interface ids of xfrm devices that are the kernel's.
     pub fn set_devices(&mut self, devices: BTreeSet<u32>) -> bool {
         for known in self.sas.values_mut() {
             // The device that goes may have used SAs that came after it.
@@ -240,6 +182,19 @@ impl Keying {
         }
         self.departed.extend(&self.devices - &devices);
         std::mem::replace(&mut self.devices, devices) != self.devices
+    }
+
+    /// The interface ids of xfrm devices weir acts for. Of SAs that were there when such a device came, and when it went, nobody
+    /// knows what the kernel used.
+    pub fn set_routed(&mut self, routed: BTreeSet<u32>) -> bool {
+        for known in self.sas.values_mut() {
+            let id = &known.it.if_id;
+            if routed.contains(id) != self.routed.contains(id) {
+                known.numbered = Numbered::ByDevice;
+            }
+        }
+        self.departed.extend(&self.routed - &routed);
+        std::mem::replace(&mut self.routed, routed) != self.routed
     }
 
     /// A device went since the last dump: all messages that wait are to be observed, and then a dump.
@@ -275,21 +230,58 @@ impl Keying {
     /// SAs that would be taken, had the kernel not used them.
     pub fn to_be_replaced(&self) -> Vec<SaKey> {
         let ours = |sa: &Sa| sa.if_id != 0 && !self.devices.contains(&sa.if_id);
-        self.sas.values().filter(|k| k.numbered != Numbered::No && ours(&k.it)).map(|k| k.it.key).collect()
+        let used = |k: &&Known<Sa>| k.numbered != Numbered::No && !self.is_usable(k);
+        self.sas.values().filter(|k| used(k) && ours(&k.it)).map(|k| k.it.key).collect()
+    }
+
+    /// Whether the kernel numbers nothing by an SA, and is known to have numbered nothing that weir does not know of.
+    fn is_usable(&self, known: &Known<Sa>) -> bool {
+        match known.numbered {
+            Numbered::ByDevice => false,
+            _ if self.routed.contains(&known.it.if_id) => known.fenced,
+            numbered => numbered == Numbered::No,
+        }
+    }
+
+    /// SAs of devices of route mode that the kernel may still number, or take packets by.
+    pub fn unfenced(&self) -> Vec<UsedBefore> {
+        let may_be = |k: &Known<Sa>| !k.fenced && !k.it.offloaded && k.numbered != Numbered::ByDevice;
+        let mut all = self.chosen(|known| self.routed.contains(&known.it.if_id) && may_be(known));
+        all.retain(|sa| !self.refused.contains_key(&sa.spec.name));
+        all
+    }
+
+    /// The kernel was given this number for an SA, and numbers, or takes, nothing up to it: outbound it is the last there is.
+    pub fn set_fenced(&mut self, key: &SaKey, number: u64) {
+        if let Some(known) = self.sas.get_mut(key) {
+            (known.fenced, known.ahead) = (true, Some(number));
+        }
+    }
+
+    /// An SA cannot be fenced: it is not taken, and is to be replaced.
+    pub fn set_numbered(&mut self, key: &SaKey) {
+        if let Some(known) = self.sas.get_mut(key) {
+            (known.fenced, known.numbered) = (false, Numbered::ByDevice);
+        }
+    }
+
+    pub fn is_fenced(&self, key: &SaKey) -> bool {
+        self.sas.get(key).is_some_and(|known| known.fenced)
     }
 
     /// SAs that had numbers when they were heard of first and that no device has: they are to be had where those numbers are
     /// weir's own ([`Keying::take_back`]).
     pub fn used_before(&self) -> Vec<UsedBefore> {
-        self.without_device(|known| known.numbered == Numbered::Before)
+        self.chosen(|known| known.numbered == Numbered::Before && !self.routed.contains(&known.it.if_id))
     }
 
     /// SAs nobody was heard to use and the kernel was given no number for: one that was made again may have been used here.
     pub fn not_ahead(&self) -> Vec<UsedBefore> {
-        self.without_device(|known| known.numbered == Numbered::No && known.ahead.is_none())
+        let not_ahead = |k: &Known<Sa>| k.numbered == Numbered::No && k.ahead.is_none();
+        self.chosen(|known| not_ahead(known) && !self.routed.contains(&known.it.if_id))
     }
 
-    fn without_device(&self, which: impl Fn(&Known<Sa>) -> bool) -> Vec<UsedBefore> {
+    fn chosen(&self, which: impl Fn(&Known<Sa>) -> bool) -> Vec<UsedBefore> {
         let known = self.names().into_iter().filter_map(|(key, name)| {
             let known = &self.sas[&key];
             let sa = &known.it;
@@ -339,12 +331,15 @@ impl Keying {
                 continue;
             }
             match self.policy(policy, &policy_name(policy), &sas) {
+                Ok(spec) if self.routed.contains(&policy.if_id) => {
+                    wanted.routed.entry(policy.if_id).or_default().push(spec);
+                }
                 Ok(spec) => wanted.policies.push(spec),
                 Err(why) => wanted.left.push(Left { subject: subject(policy), why }),
             }
         }
-        let used: HashSet<&String> =
-            wanted.policies.iter().flat_map(|p| p.out.iter().chain(&p.inbound)).collect();
+        let policies = wanted.policies.iter().chain(wanted.routed.values().flatten());
+        let used: HashSet<&String> = policies.flat_map(|p| p.out.iter().chain(&p.inbound)).collect();
         let mut usable: Vec<&SaSpec> = sas.values().flatten().map(|s| &s.spec).collect();
         usable.retain(|spec| used.contains(&spec.name));
         usable.sort_by(|a, b| a.name.cmp(&b.name));
@@ -421,14 +416,16 @@ impl Keying {
     fn usable_sas(&self, left: &mut Vec<Left>) -> Usables {
         let mut usable = Usables::new();
         for (key, Name { text: name, direction }) in self.names() {
-            let Known { it: sa, order, numbered, .. } = &self.sas[&key];
+            let known = &self.sas[&key];
+            let Known { it: sa, order, .. } = known;
             // Of others their policies are said to be left.
             if sa.if_id == 0 || self.devices.contains(&sa.if_id) {
                 continue;
             }
             let spec = match self.refused.get(&name) {
                 Some(why) => Err(Why::Refused(why.clone())),
-                None if *numbered != Numbered::No => Err(Why::Numbered),
+                None if sa.offloaded && self.routed.contains(&sa.if_id) => Err(Why::Offloaded),
+                None if !self.is_usable(known) => Err(Why::Numbered),
                 None => convert::sa(sa, name.clone(), direction),
             };
             match spec {
@@ -483,6 +480,8 @@ impl Keying {
         let wanted: HashSet<&Selector> = all()
             .filter(out)
             .filter(|p| p.allowed && !p.templates.is_empty() && self.owned_by_kernel(p).is_none())
+            // What the host sends into a device its policies without interface id are not about.
+            .filter(|p| !self.routed.contains(&p.if_id))
             .map(|p| &p.selector)
             // The network at hand is part of the far one: the host would lose it too.
             .filter(|s| !contains(s.destination, s.source))
@@ -510,33 +509,6 @@ impl Keying {
         })
         .collect()
     }
-}
-
-/// Puts what is wanted into an SPD, behind the file's policies and in the place of what was the kernel's before; nothing of
-/// the kernel's where there is no such SPD. What others hide is returned.
-pub fn merge(spec: &IpsecSpec, spd: &str, wanted: &Wanted) -> (IpsecSpec, Vec<Left>) {
-    let mut spec = spec.clone();
-    spec.sas.retain(|sa| !sa.name.starts_with(PREFIX));
-    let Some(at) = spec.spds.iter().position(|s| s.name == spd) else { return (spec, Vec::new()) };
-    let mut all = Policies::default();
-    let own = spec.spds[at].policies.iter().filter(|p| !p.name.starts_with(PREFIX));
-    own.for_each(|policy| all.push(policy.clone()));
-    let first = all.len();
-    wanted.policies.iter().for_each(|policy| all.push(policy.clone()));
-    let (mut left, mut kept) = (Vec::new(), Policies::default());
-    for (i, (policy, by)) in all.iter().zip(hidden(&all)).enumerate() {
-        match by {
-            Some(_) if i >= first => {
-                left.push(Left { subject: format!("policy {}", policy.name), why: Why::Hidden });
-            }
-            _ => kept.push(policy.clone()),
-        }
-    }
-    let used: HashSet<&String> = kept.iter().flat_map(|p| p.out.iter().chain(&p.inbound)).collect();
-    let sas: Vec<SaSpec> = wanted.sas.iter().filter(|sa| used.contains(&sa.name)).cloned().collect();
-    spec.sas.extend(sas);
-    spec.spds[at].policies = kept;
-    (spec, left)
 }
 
 /// Puts weir's own policies of the kernel last: the largest number decides least. Which they are is known by it.

@@ -25,7 +25,7 @@ pub(crate) use check::{check_against, check_ipsec, check_policy, hidden};
 pub(crate) use check::{link_local, not_a_host, unroutable, width};
 pub(crate) use diff::diff_ipsec;
 pub use diff::{Action, Change, IpsecAction, LookupChange, PortChange, diff};
-pub use ipsec::{IpsecSpec, PolicySpec, SpdSpec, TunnelSpec, VIRTUAL};
+pub use ipsec::{IpsecSpec, PolicySpec, RouteMode, SpdSpec, TunnelSpec, VIRTUAL};
 pub use nearest::nearest;
 pub use policies::Policies;
 pub use problem::ipsec::{

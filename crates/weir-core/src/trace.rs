@@ -94,6 +94,10 @@ fn end(
         Decision::EchoReply => (Verdict::Local, "an echo request, answered by weir".into()),
         Decision::Drop(reason, error) => (Verdict::Drop(reason), dropped(reason.sentence(), error)),
         #[cfg(feature = "ipsec")]
+        Decision::Deliver(_) => {
+            (Verdict::Local, "given to the kernel, as if it came in by this device".into())
+        }
+        #[cfg(feature = "ipsec")]
         Decision::Open(_) | Decision::Collect | Decision::AwaitSa(_) => (Verdict::Held, "opened".into()),
     }
 }

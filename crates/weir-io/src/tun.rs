@@ -11,6 +11,7 @@
 mod cut;
 #[cfg(feature = "testing")]
 pub mod fuzz;
+mod host;
 mod merge;
 mod vnet;
 
@@ -36,11 +37,22 @@ const LEFT_TO_US: libc::c_ulong = 0x01 | 0x02 | 0x04;
 /// The device's header, the packet's headers, a payload a frame: merged packets are at most a batch.
 const PARTS: usize = 2 + BATCH;
 
+/// Where packets are read.
+enum Source {
+    /// The device itself.
+    Own,
+    /// What the kernel sends by another device.
+    Outgoing(OwnedFd),
+    /// Nowhere: another queue of the device reads.
+    None,
+}
+
 /// See the module.
 pub struct Tun {
     name: String,
     device: DeviceId,
     fd: OwnedFd,
+    source: Source,
     stats: DeviceStats,
     /// Why the kernel cuts and merges by itself, if it does.
     refused: Option<io::Error>,
@@ -53,7 +65,6 @@ impl Tun {
     /// Creates (or attaches to) the TUN device `name`. It is left down: set it up and give it addresses as
     /// any device.
     pub fn open(name: &str, device: DeviceId) -> Result<Tun, PortError> {
-        let failed = |doing: &'static str| move |e| PortError::from_io("tun", name, doing, e);
         if name.is_empty() || name.len() >= libc::IFNAMSIZ {
             return Err(PortError::new(format!(
                 "port tun:{name}: the name has {} bytes, expected 1 to {}",
@@ -61,7 +72,13 @@ impl Tun {
                 libc::IFNAMSIZ - 1
             )));
         }
-        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        Tun::made(name, device, 0)
+    }
+
+    /// The device with these flags besides those of every one.
+    fn made(name: &str, device: DeviceId, more: libc::c_int) -> Result<Tun, PortError> {
+        let failed = |doing: &'static str| move |e| PortError::from_io("tun", name, doing, e);
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
         let (fd, _) = create(name, flags).map_err(|(doing, error)| failed(doing)(error))?;
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
         let offload = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, LEFT_TO_US) };
@@ -70,6 +87,7 @@ impl Tun {
             name: name.to_string(),
             device,
             fd,
+            source: Source::Own,
             stats: DeviceStats::default(),
             refused,
             cut: Cut::new(),
@@ -90,9 +108,14 @@ impl Tun {
 
     /// Reads one packet with its header into `cut`; whether there is one to be cut.
     fn read(&mut self) -> io::Result<bool> {
+        let source = match &self.source {
+            Source::Own => &self.fd,
+            Source::Outgoing(socket) => socket,
+            Source::None => return Err(io::ErrorKind::WouldBlock.into()),
+        };
         let room = self.cut.room();
         // SAFETY: the kernel writes at most `room.len()` bytes into `room`, borrowed for the call.
-        let length = unsafe { libc::read(self.fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        let length = unsafe { libc::read(source.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
         if length < 0 { Err(io::Error::last_os_error()) } else { Ok(self.cut.start(length as usize)) }
     }
 
@@ -251,7 +274,10 @@ impl<B: Buffer> Device<B> for Tun {
 impl AsRawFd for Tun {
     /// Readable when packets wait.
     fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        match &self.source {
+            Source::Outgoing(socket) => socket.as_raw_fd(),
+            Source::Own | Source::None => self.fd.as_raw_fd(),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub mod firewall;
 mod flow_offload;
 mod flows;
 mod gateway;
+mod host;
 mod keying;
 mod links;
 mod live;
@@ -33,6 +34,7 @@ pub mod mirror;
 mod policies;
 mod ports;
 pub mod resources;
+mod routed;
 mod start;
 mod succession;
 mod worker;
@@ -87,6 +89,8 @@ pub struct Daemon {
     _server: Server,
     workers: Vec<Worker>,
     open: BTreeMap<String, Open>,
+    /// The host's own packets by xfrm devices, by the device.
+    hosts: BTreeMap<String, host::Host>,
     points: Points,
     watchdog: Watchdog,
     /// None: nobody wrote a file, everything is taken from the kernel.

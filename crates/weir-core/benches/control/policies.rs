@@ -35,7 +35,7 @@ fn policy(number: usize, s: &Selector) -> PolicySpec {
 fn guarded(policies: &[PolicySpec]) -> Desired {
     let mut desired = wish(1);
     let (name, ports, policies) = (SPD.into(), vec!["p1".into()], policies.to_vec().into());
-    desired.ipsec.spds = vec![SpdSpec { name, ports, default: Action::Bypass, policies }];
+    desired.ipsec.spds = vec![SpdSpec { name, ports, default: Action::Bypass, policies, route_mode: None }];
     desired
 }
 

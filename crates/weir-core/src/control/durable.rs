@@ -26,7 +26,7 @@ pub use store::{Disk, save};
 
 use super::Control;
 use super::gateway::Kept;
-use crate::ipsec::durable::{Cell, Counters, Identity};
+use crate::ipsec::durable::{Amounts, Cell, Counters, Identity};
 use crate::ipsec::{Ciphers, Direction, SaSpec, SaState};
 use crate::time::{Nanos, SECOND};
 
@@ -124,6 +124,21 @@ impl Durable {
     /// Whether a number is the end of what is reserved for an SA.
     pub(super) fn has_reserved(&self, identity: &Identity, number: u64) -> bool {
         self.index.get(identity).is_some_and(|&at| self.entries[at].has_reserved(number))
+    }
+
+    /// Has an SA that nobody uses yet go on from what somebody else used of it, and tells whether it does.
+    pub(super) fn begin_behind(
+        &mut self,
+        (identity, sa): (Identity, &SaSpec),
+        used: Amounts,
+        first_iv: impl FnOnce() -> u64,
+    ) -> bool {
+        let wall = self.epoch.saturating_add(self.looked);
+        let at = *self.index.entry(identity).or_insert_with(|| {
+            self.entries.push(Entry::new(entry::fresh(identity, sa, first_iv(), wall), 0));
+            self.entries.len() - 1
+        });
+        self.entries[at].begin_behind(used)
     }
 
     /// What an SA is recognised by. One outbound AEAD key is one sequence, whoever it is for; other keys are told
@@ -295,6 +310,13 @@ impl Control {
     /// The highest sequence number that is reserved for an SA, used here or not.
     pub fn reserved_for(&self, sa: &SaSpec) -> Option<u64> {
         self.gateway.reserved(sa)
+    }
+
+    /// Somebody else has used that much of an SA, outbound or inbound, and does so no more: it goes on from there, or from what was
+    /// used of it here, whichever is more. False where that cannot be kept: the SA is in use, or outlives no process.
+    #[must_use]
+    pub fn begin_behind(&mut self, sa: &SaSpec, used: Amounts) -> bool {
+        self.gateway.begin_behind(sa, used)
     }
 
     /// Somebody else goes on with an SA that is gone here, above what is reserved for it: workers that still have it get no more

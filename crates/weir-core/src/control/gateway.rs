@@ -24,6 +24,7 @@ use super::names::Names;
 use super::ports::Ports;
 use super::spds::Spds;
 use super::watch::Limits;
+use crate::ipsec::durable::Amounts;
 use crate::ipsec::spd::PolicyCounters;
 use crate::ipsec::spd::table::SpdTable;
 use crate::ipsec::{
@@ -328,6 +329,11 @@ impl Gateway {
         self.memory.has_reserved(sa, self.ciphers.as_deref(), number)
     }
 
+    /// Has an SA go on from what somebody else used of it.
+    pub(super) fn begin_behind(&mut self, sa: &SaSpec, used: Amounts) -> bool {
+        self.memory.begin_behind(sa, self.ciphers.as_deref(), used)
+    }
+
     /// Reserves nothing more for an SA that is gone.
     pub(super) fn freeze(&mut self, sa: &SaSpec) {
         self.memory.set_frozen(sa, self.ciphers.as_deref(), true);
@@ -397,7 +403,9 @@ impl Gateway {
         let all = draining.chain(inbound.filter_map(|k| Some((&k.sa, users.get(k.sa.name.as_str())?))));
         let sad = Sad::new(all.filter_map(|(sa, user)| arrives(sa, user, spec, ports)));
         let (queues, enforcement) = queues(&tunnels, spec, ports);
+        let host = |spd: &SpdSpec| Some((ports.id(&spd.name)?, ports.host_device(&spd.name)?));
         Ipsec {
+            hosts: spec.spds.iter().filter_map(host).collect(),
             sad: Arc::new(sad),
             outbound: Arc::new(outbound.filter_map(|s| self.sa(&s.name)).collect()),
             tunnels,
@@ -435,7 +443,9 @@ fn same_cipher(a: &SaSpec, b: &SaSpec) -> bool {
 
 /// Whether all but policies and how they are asked is the same, the numbers of SPDs included.
 fn same_parts(a: &IpsecSpec, b: &IpsecSpec) -> bool {
-    let same = |(a, b): (&SpdSpec, &SpdSpec)| (&a.name, &a.ports) == (&b.name, &b.ports);
+    let same = |(a, b): (&SpdSpec, &SpdSpec)| {
+        (&a.name, &a.ports, &a.route_mode) == (&b.name, &b.ports, &b.route_mode)
+    };
     a.sas == b.sas
         && a.tunnels == b.tunnels
         && a.spds.len() == b.spds.len()
@@ -501,6 +511,9 @@ fn queues(tunnels: &[Tunnel], spec: &IpsecSpec, ports: &Ports) -> (Vec<Queue>, V
         let id = SpdId(i as u16);
         if let Some(port) = ports.id(&spd.name).and_then(|id| ports.port(id)) {
             put(port.device, Queue::Policy(id));
+            if let Some(host) = ports.host_device(&spd.name) {
+                put(host, Queue::Host { device: port.device });
+            }
         }
         for port in spd.ports.iter().filter_map(|name| ports.id(name)) {
             let Some(of) = ports.port(port) else { continue };

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::durable::Durable;
+use crate::ipsec::durable::Amounts;
 use crate::ipsec::{Ciphers, Direction, SaSpec, SaState};
 use crate::state::{RECORDS_MAX, SAS_MAX};
 use crate::time::Nanos;
@@ -105,6 +106,13 @@ impl Memory {
     pub(super) fn has_reserved(&self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>, number: u64) -> bool {
         let (Some(durable), Some(ciphers)) = (&self.durable, ciphers) else { return false };
         durable.has_reserved(&durable.identity(sa, one_sequence(sa), ciphers), number)
+    }
+
+    /// Has an SA go on from what was used of it; false where it does not outlive the process, or is in use with less.
+    pub(super) fn begin_behind(&mut self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>, used: Amounts) -> bool {
+        let (Some(durable), Some(ciphers)) = (&mut self.durable, ciphers) else { return false };
+        let identity = durable.identity(sa, one_sequence(sa), ciphers);
+        is_kept(sa) && durable.begin_behind((identity, sa), used, || ciphers.random())
     }
 
     /// Whether an SA gets nothing more than is reserved for it on disk.

@@ -5,7 +5,8 @@
 //! without addresses).
 //!
 //! IPsec brings ports without hardware, each on a device of its own named after what stands there:
-//! `tunnel/<name>`, `policy/<spd>`, and the `enforce/<port>` that frames of an enforced port leave by. Names
+//! `tunnel/<name>`, `policy/<spd>`, the `host/<spd>` by which an SPD of route mode is connected with this host's own stack, and
+//! the `enforce/<port>` that frames of an enforced port leave by. Names
 //! of real devices never begin so ([`VIRTUAL`]).
 
 use std::collections::{HashMap, HashSet};
@@ -14,13 +15,15 @@ use std::net::IpAddr;
 use super::names::Names;
 use crate::id::PortId;
 use crate::packet::DeviceId;
-use crate::state::{AddressSpec, Desired, Link, PORTS_MAX, PortSpec, TunnelSpec, VIRTUAL};
+use crate::state::{
+    AddressSpec, Desired, Link, PORTS_MAX, PortSpec, RouteMode, SpdSpec, TunnelSpec, VIRTUAL,
+};
 use crate::tables::{Device, Port, PortAddress, PortKind, ReversePath};
 
 /// MTU of a port whose device was not seen yet and whose configuration names none: Ethernet's.
 pub(super) const MTU_UNSEEN: u16 = 1500;
 
-/// Devices of all ports, and an enforcement device for each.
+/// Devices of all ports, and another for each: an enforcement device, or one to this host's own stack.
 const DEVICES_MAX: usize = 2 * PORTS_MAX;
 
 /// The ports and devices of the next snapshot.
@@ -69,7 +72,11 @@ impl Ports {
             self.put(tunnelled(spec, mtu), &tunnel(&spec.name), None);
         }
         for spec in &ipsec.spds {
-            self.put(opened(&spec.name), &policy(&spec.name), None);
+            self.put(opened(spec), &policy(&spec.name), None);
+            let host = spec.route_mode.as_ref().and_then(|_| self.host_device(&spec.name));
+            if let Some(host) = host {
+                self.devices[host.index()].name = host_device(&spec.name);
+            }
         }
         self.devices.iter_mut().for_each(|d| d.tagged.sort_unstable());
         let mut was = before.into_iter().map(Some);
@@ -106,6 +113,11 @@ impl Ports {
         self.device_names.id(name).map(|id| DeviceId(id as u16))
     }
 
+    /// What connects an SPD of route mode with this host's own stack.
+    pub(super) fn host_device(&self, spd: &str) -> Option<DeviceId> {
+        self.device_id(&host_device(spd))
+    }
+
     pub(super) fn id(&self, name: &str) -> Option<PortId> {
         self.names.id(name).map(|id| PortId(id as u16))
     }
@@ -139,6 +151,10 @@ fn enforcement_device(port: &str) -> String {
     format!("{}{port}", VIRTUAL[2])
 }
 
+fn host_device(spd: &str) -> String {
+    format!("{}{spd}", VIRTUAL[3])
+}
+
 /// Every device, each once: real ones first, so that what they are numbered does not hang on IPsec.
 fn device_names(desired: &Desired, enforced: &HashSet<&str>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
@@ -146,6 +162,8 @@ fn device_names(desired: &Desired, enforced: &HashSet<&str>) -> Vec<String> {
     names.extend(desired.ports.iter().filter(|p| seen.insert(&p.device)).map(|p| p.device.clone()));
     names.extend(desired.ipsec.tunnels.iter().map(|t| tunnel(&t.name)));
     names.extend(desired.ipsec.spds.iter().map(|s| policy(&s.name)));
+    let routed = desired.ipsec.spds.iter().filter(|s| s.route_mode.is_some());
+    names.extend(routed.map(|s| host_device(&s.name)));
     let ports = desired.ports.iter().filter(|p| enforced.contains(p.name.as_str()));
     names.extend(ports.map(|p| enforcement_device(&p.name)));
     names
@@ -185,15 +203,14 @@ fn tunnelled(spec: &TunnelSpec, mtu: Option<u16>) -> Port {
     }
 }
 
-/// The port of an SPD, by which nothing leaves.
-fn opened(name: &str) -> Port {
-    Port {
-        name: name.to_string(),
-        kind: PortKind::Policy,
-        mtu: u16::MAX,
-        point_to_point: true,
-        up: true,
-        ..hole()
+/// The port of an SPD, by which nothing leaves but where it is one of route mode.
+fn opened(spec: &SpdSpec) -> Port {
+    let port = Port { name: spec.name.clone(), point_to_point: true, ..hole() };
+    match &spec.route_mode {
+        None => Port { kind: PortKind::Policy, mtu: u16::MAX, up: true, ..port },
+        Some(RouteMode { mtu, up, addresses: ours, .. }) => {
+            Port { kind: PortKind::Tunnel, mtu: *mtu, up: *up, addresses: addresses(ours), ..port }
+        }
     }
 }
 

@@ -182,6 +182,7 @@ mod tests {
             ports: Vec::new(),
             default: crate::ipsec::Action::Discard,
             policies: Default::default(),
+            route_mode: None,
         };
         let lookup = LookupSpec { caches: [Some(4); 4], ..LookupSpec::default() };
         let spec = IpsecSpec { lookup, spds: vec![spd("a"), spd("b")], ..IpsecSpec::default() };

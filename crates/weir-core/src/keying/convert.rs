@@ -12,7 +12,8 @@ use crate::route::Prefix;
 use crate::state::PolicySpec;
 use crate::wire::protocol;
 use crate::wire::xfrm::{
-    Algorithm, ESP, EXTRA_DONT_ENCAP_DSCP, FLAG_ESN, FLAG_NO_PMTU_DISCOVERY, Mode, Policy, Sa, UNLIMITED,
+    Algorithm, ESP, EXTRA_DONT_ENCAP_DSCP, EXTRA_NUMBERS_MAY_WRAP, FLAG_ESN, FLAG_NO_PMTU_DISCOVERY, Mode,
+    Policy, Sa, UNLIMITED,
 };
 
 /// `UDP_ENCAP_ESPINUDP`.
@@ -34,6 +35,9 @@ pub(super) fn sa(sa: &Sa, name: String, direction: Direction) -> Result<SaSpec, 
     }
     if sa.key.mark != (0, 0) {
         return Err(Why::Marked);
+    }
+    if sa.extra_flags & EXTRA_NUMBERS_MAY_WRAP != 0 {
+        return Err(Why::Wraps);
     }
     if sa.compressed {
         return Err(Why::Protocol(108));

@@ -13,10 +13,11 @@
 use std::net::IpAddr;
 
 use super::ingress::OwnAddresses;
+use super::ipsec::hooks as ipsec;
 use super::{ipv4, ipv6};
 use crate::id::{AdjacencyId, PortId};
 use crate::packet::DeviceId;
-use crate::tables::{Owner, Port, PortKind, Tables};
+use crate::tables::{Owner, Port, PortKind, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::flow::FlowKey;
 use crate::wire::{Arp, Ethernet, ethernet, icmpv4, icmpv6};
@@ -42,6 +43,9 @@ pub(crate) enum Decision {
     Local,
     /// An echo request to an address only weir has.
     EchoReply,
+    /// Goes to this host's own stack by this device.
+    #[cfg(feature = "ipsec")]
+    Deliver(DeviceId),
     /// ESP: opened by this SA.
     #[cfg(feature = "ipsec")]
     Open(crate::ipsec::InboundId),
@@ -121,11 +125,19 @@ impl Arrival<'_> {
     }
 
     /// What is for the kernel, which has its own copy, unless weir alone could read it.
-    pub fn for_kernel(&self) -> Decision {
+    pub fn for_kernel(&self, tables: &Tables) -> Decision {
         match self.port.kind {
             PortKind::Device => Decision::Local,
-            PortKind::Tunnel | PortKind::Policy => Reason::DecryptedForKernel.into(),
+            PortKind::Tunnel | PortKind::Policy => {
+                ipsec::host(tables, self.id).unwrap_or(Reason::DecryptedForKernel.into())
+            }
         }
+    }
+
+    /// What only the kernel can route on and weir alone could read, where it can be given to the kernel.
+    pub fn left_to_kernel(&self, tables: &Tables, target: Target) -> Option<Decision> {
+        let left = self.port.kind == PortKind::Tunnel && target == Target::Discard(Reason::LeftToKernel);
+        if left { ipsec::host(tables, self.id) } else { None }
     }
 
     /// Whether the kernel has an address of this family here, and so hears broadcasts and groups.

@@ -20,6 +20,7 @@ pub(crate) mod explain;
 mod fragments;
 mod handoff;
 pub(crate) mod hooks;
+mod host;
 mod inbound;
 mod outbound;
 mod outer;
@@ -42,7 +43,7 @@ use fragments::Fragments;
 pub(super) use handoff::Handoff;
 use handoff::Sealed;
 use inbound::Opener;
-use outbound::{EnforcementPoint, Sealer};
+use outbound::{Beyond, EnforcementPoint, Sealer};
 pub(crate) use outer::Way;
 pub(crate) use rules::Key;
 use rules::packet_len;
@@ -132,7 +133,10 @@ impl<B: Buffer> Gateway<B> {
         batch: &mut Batch<B>,
     ) {
         let env = &mut Env { forwarder, breath, ipsec };
-        self.entry.pass(env, batch);
+        match host::queue(ipsec, batch) {
+            None => self.entry.pass(env, batch),
+            Some(device) => host::send(env, device, batch),
+        }
         self.process_queues(env);
     }
 
@@ -175,7 +179,8 @@ impl<B: Buffer> Gateway<B> {
         self.entry.on_snapshot(devices);
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
         self.queues.clear();
-        self.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));
+        self.queues
+            .extend(queues.filter(|(_, queue)| !matches!(queue, Queue::Hardware | Queue::Host { .. })));
         if self.awaiting.held() > 0 {
             self.awaiting.release(forwarder, ipsec);
         }
@@ -211,14 +216,25 @@ impl<B: Buffer> Gateway<B> {
                     Queue::Enforcement { spd, device, .. } => {
                         match rules::question(ipsec, spd, Direction::Out) {
                             Some(question) => {
-                                let point = EnforcementPoint { question, device, known };
+                                let point = EnforcementPoint { question, way: Beyond::Device(device), known };
                                 self.sealer.enforce(env, &mut self.entry.query, point);
                             }
                             None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
                         }
                     }
-                    Queue::Hardware | Queue::Policy(_) => {
-                        env.drop_all(&mut self.sealer.run, Reason::PortDown);
+                    Queue::Policy(spd) => {
+                        let devices = &env.breath.tables.devices;
+                        let port = devices.get(device.index()).and_then(|device| device.untagged);
+                        match rules::question(ipsec, spd, Direction::Out).zip(port) {
+                            Some((question, port)) => {
+                                let point = EnforcementPoint { question, way: Beyond::Nothing(port), known };
+                                self.sealer.enforce(env, &mut self.entry.query, point);
+                            }
+                            None => env.drop_all(&mut self.sealer.run, Reason::PortDown),
+                        }
+                    }
+                    Queue::Hardware | Queue::Host { .. } => {
+                        env.drop_all(&mut self.sealer.run, Reason::PortDown)
                     }
                 }
             }

@@ -60,10 +60,10 @@ fn classify(
         return decision;
     }
     if dst.is_broadcast() {
-        return broadcast(arrival);
+        return broadcast(context, arrival);
     }
     if dst.is_multicast() {
-        return group(arrival, dst);
+        return group(context, arrival, dst);
     }
     if !may_be_destination(dst) {
         return Reason::MartianDestination.into();
@@ -72,11 +72,14 @@ fn classify(
     let target = next_hop::target(context.tables, value);
     see.note("route", || (dst.to_string(), next_hop::describe(context.tables, value)));
     match target {
-        Target::Broadcast(port) if port == arrival.id => return broadcast(arrival),
+        Target::Broadcast(port) if port == arrival.id => return broadcast(context, arrival),
         _ if arrival.group => return Reason::LinkBroadcast.into(),
         Target::Broadcast(_) => return Reason::DirectedBroadcast.into(),
         Target::Local(port) => return local(context, arrival, port, packet, bytes),
         _ => {}
+    }
+    if let Some(decision) = arrival.left_to_kernel(context.tables, target) {
+        return decision;
     }
     if !came_the_right_way(context, arrival, src, see) {
         return Reason::ReversePath.into();
@@ -112,14 +115,22 @@ fn may_be_destination(dst: Ipv4Addr) -> bool {
     dst.octets()[0] != 0 && !dst.is_loopback() && dst.octets()[0] < 240
 }
 
-fn broadcast(arrival: &Arrival<'_>) -> Decision {
-    if arrival.kernel_listens(true) { arrival.for_kernel() } else { Reason::LocalNotServed.into() }
+fn broadcast(context: &Context<'_>, arrival: &Arrival<'_>) -> Decision {
+    if arrival.kernel_listens(true) {
+        arrival.for_kernel(context.tables)
+    } else {
+        Reason::LocalNotServed.into()
+    }
 }
 
 /// Only groups of the local link (RFC 5771 4) are for this host's routing protocols.
-fn group(arrival: &Arrival<'_>, dst: Ipv4Addr) -> Decision {
+fn group(context: &Context<'_>, arrival: &Arrival<'_>, dst: Ipv4Addr) -> Decision {
     let of_this_link = dst.octets()[..3] == [224, 0, 0];
-    if of_this_link && arrival.kernel_listens(true) { arrival.for_kernel() } else { Reason::Multicast.into() }
+    if of_this_link && arrival.kernel_listens(true) {
+        arrival.for_kernel(context.tables)
+    } else {
+        Reason::Multicast.into()
+    }
 }
 
 fn local(
@@ -133,7 +144,7 @@ fn local(
         return decision;
     }
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
-        return arrival.for_kernel();
+        return arrival.for_kernel(context.tables);
     }
     if let Some(decision) = ipsec::to_us(context.tables, arrival, bytes) {
         return decision;

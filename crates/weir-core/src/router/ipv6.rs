@@ -58,7 +58,7 @@ fn classify(
         return decision;
     }
     if dst.is_multicast() {
-        return group(arrival, packet, &chain);
+        return group(context, arrival, packet, &chain);
     }
     if arrival.group {
         return Reason::LinkBroadcast.into();
@@ -80,6 +80,9 @@ fn classify(
     }
     if let Target::Local(port) = target {
         return local(context, arrival, port, packet, bytes, &chain);
+    }
+    if let Some(decision) = arrival.left_to_kernel(context.tables, target) {
+        return decision;
     }
     if let Err(reason) = chain {
         if context.tables.settings.check_extensions {
@@ -121,14 +124,19 @@ fn may_be_source(context: &Context<'_>, arrival: &Arrival<'_>, src: Ipv6Addr) ->
 
 /// Neighbour discovery goes to the control side, other groups of this link (RFC 4291 2.7: scope 1 and 2)
 /// are for this host's routing protocols, the rest is not routed.
-fn group(arrival: &Arrival<'_>, packet: &Ipv6<&[u8]>, chain: &Result<Chain, Reason>) -> Decision {
+fn group(
+    context: &Context<'_>,
+    arrival: &Arrival<'_>,
+    packet: &Ipv6<&[u8]>,
+    chain: &Result<Chain, Reason>,
+) -> Decision {
     if is_discovery(packet, chain) {
         return discovery(packet);
     }
     let scope = packet.dst().octets()[1] & 0x0f;
     let of_this_link = scope == 1 || scope == 2;
     if of_this_link && arrival.kernel_listens(false) {
-        arrival.for_kernel()
+        arrival.for_kernel(context.tables)
     } else {
         Reason::Multicast.into()
     }
@@ -164,7 +172,7 @@ fn local(
         return decision;
     }
     if Arrival::owner(context.tables, port, packet.dst().into()) == Owner::Kernel {
-        return arrival.for_kernel();
+        return arrival.for_kernel(context.tables);
     }
     let chain = match chain {
         Ok(chain) => chain,

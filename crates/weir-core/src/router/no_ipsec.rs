@@ -1,6 +1,7 @@
 //! What the router's rules ask of IPsec where it is not compiled in: nothing.
 
 pub(super) mod hooks {
+    use crate::id::PortId;
     use crate::router::decide::{Arrival, Context, Decision, Observer};
     use crate::tables::Tables;
     use crate::verdict::Reason;
@@ -12,6 +13,11 @@ pub(super) mod hooks {
 
     #[inline(always)]
     pub(in crate::router) fn awaits(_: &Tables, _: &Arrival<'_>, _: &[u8]) -> Option<Decision> {
+        None
+    }
+
+    #[inline(always)]
+    pub(in crate::router) fn host(_: &Tables, _: PortId) -> Option<Decision> {
         None
     }
 

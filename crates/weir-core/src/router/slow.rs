@@ -10,6 +10,8 @@ use super::forwarder::Forwarder;
 use super::hold::HeldFrame;
 use super::sampler::Link;
 use crate::id::PortId;
+#[cfg(feature = "ipsec")]
+use crate::packet::DeviceId;
 use crate::packet::{Buffer, Frame};
 use crate::tables::Adjacency;
 use crate::verdict::Reason;
@@ -64,6 +66,8 @@ impl<B: Buffer> Forwarder<B> {
             }
             Decision::EchoReply => self.echo_reply(breath, held, network),
             #[cfg(feature = "ipsec")]
+            Decision::Deliver(device) => self.deliver(breath, device, held.frame),
+            #[cfg(feature = "ipsec")]
             Decision::Open(id) => self.hand_off(Some(id), held.frame, network, breath.pool),
             #[cfg(feature = "ipsec")]
             Decision::Collect => self.hand_off(None, held.frame, network, breath.pool),
@@ -76,6 +80,16 @@ impl<B: Buffer> Forwarder<B> {
                 }
                 self.drop_frame(held.frame, reason, breath.pool);
             }
+        }
+    }
+
+    /// Queues a frame for this host's own stack.
+    #[cfg(feature = "ipsec")]
+    fn deliver(&mut self, breath: &mut Breath<'_, B>, device: DeviceId, mut frame: Frame<B>) {
+        frame.device = device;
+        match breath.out.tx.get_mut(device.index()) {
+            Some(ring) => ring.push(frame),
+            None => self.drop_frame(frame, Reason::PortDown, breath.pool),
         }
     }
 

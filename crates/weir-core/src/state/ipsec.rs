@@ -7,8 +7,9 @@ use crate::ipsec::spd::{Action, AddressRange, LookupSpec, PortRange, Selector};
 use crate::tables::ReversePath;
 use crate::wire::protocol;
 
-/// What names of devices without hardware begin with: a tunnel's, an SPD's, and an enforced port's egress.
-pub const VIRTUAL: [&str; 3] = ["tunnel/", "policy/", "enforce/"];
+/// What names of devices without hardware begin with: a tunnel's, an SPD's, an enforced port's egress, and what connects an SPD of
+/// route mode with this host's own stack.
+pub const VIRTUAL: [&str; 4] = ["tunnel/", "policy/", "enforce/", "host/"];
 
 /// All of it; empty where IPsec is not used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,18 @@ pub struct SpdSpec {
     pub default: Action,
     /// Policies in order: the first that matches decides.
     pub policies: Policies,
+    /// Routes may lead to it, by a port of its name.
+    pub route_mode: Option<RouteMode>,
+}
+
+/// What makes an SPD a port: an xfrm device of the kernel, whose packets its policies decide about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteMode {
+    /// The interface id that the kernel's policies and SAs have in common with the device.
+    pub if_id: u32,
+    pub mtu: u16,
+    pub up: bool,
+    pub addresses: Vec<AddressSpec>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -132,6 +132,7 @@ impl Site {
             tunnels: [Tunnel { name: "vti".into(), port: *tunnel, out: vec![out] }].into(),
             queues: queues.into(),
             enforcement: enforcement.into(),
+            hosts: Arc::default(),
             udp_ports: [4500].into(),
             awaited: None,
             caches: Arc::new(FlowCaches::new(&lookup, 0x5eed)),

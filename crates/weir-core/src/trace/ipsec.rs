@@ -140,13 +140,14 @@ pub(super) fn outward(
     let packet = packet.get(..rules::packet_len(packet)).unwrap_or(packet);
     match *ipsec.queues.get(next.device.index())? {
         Queue::Tunnel(_) => Some(through_tunnels(context, scribe, ipsec, next, packet.to_vec(), false)),
-        Queue::Enforcement { spd, .. } => {
+        Queue::Enforcement { spd, .. } | Queue::Policy(spd) => {
             let question = rules::question(ipsec, spd, Direction::Out)?;
             let spd = question.spd;
             let found = Lookup::explain(question, packet).map(|said| explain::given(question, &said));
             let said = rules::outward(spd, found);
             scribe.note("policy out", || (format!("spd {}", spd.name), explain::answer(question, packet)));
             Some(match said {
+                Outward::Bypass(_) if !is_enforced(ipsec, next) => lost(Reason::NoOutboundSa),
                 Outward::Bypass(_) => (Verdict::Forward(next.port), "sent as cleartext".into()),
                 Outward::Discard(_, reason) => lost(reason),
                 Outward::Protect(index) => {
@@ -158,8 +159,13 @@ pub(super) fn outward(
                 }
             })
         }
-        Queue::Hardware | Queue::Policy(_) => None,
+        Queue::Hardware | Queue::Host { .. } => None,
     }
+}
+
+/// Whether a policy enforcement point is behind `next`, not an SPD that is a port.
+fn is_enforced(ipsec: &Ipsec, next: &Adjacency) -> bool {
+    matches!(ipsec.queues.get(next.device.index()), Some(Queue::Enforcement { .. }))
 }
 
 /// Seals by the tunnel behind `next`, and by those its outer packet leads into.

@@ -21,7 +21,9 @@ use std::net::IpAddr;
 
 use zeroize::Zeroizing;
 
-pub use request::{acquire, block, counted, dump, expire, numbered, query_defaults, unblock};
+pub use request::{
+    acquire, block, counted, dump, expire, last_number, numbered, query_defaults, query_sa, unblock,
+};
 
 use super::netlink::{Malformed, Message, attributes, u16_at, u32_at};
 use super::rtnetlink::{AF_INET, AF_INET6};
@@ -57,6 +59,8 @@ pub const FLAG_NO_PMTU_DISCOVERY: u8 = 4;
 pub const FLAG_ESN: u8 = 128;
 /// `XFRM_SA_XFLAG_DONT_ENCAP_DSCP`.
 pub const EXTRA_DONT_ENCAP_DSCP: u32 = 1;
+/// `XFRM_SA_XFLAG_OSEQ_MAY_WRAP`: numbers begin anew behind the last one.
+pub const EXTRA_NUMBERS_MAY_WRAP: u32 = 2;
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -130,7 +130,7 @@ fn agrees_with_itself(tables: &Tables) -> Result<(), TestCaseError> {
     }
     for (id, queue) in ipsec.queues.iter().enumerate() {
         let port = match *queue {
-            Queue::Hardware => continue,
+            Queue::Hardware | Queue::Host { .. } => continue,
             Queue::Tunnel(id) => ipsec.tunnels[usize::from(id.0)].port,
             Queue::Enforcement { port, device, .. } => {
                 prop_assert_eq!(tables.ports[port.index()].egress.index(), id);

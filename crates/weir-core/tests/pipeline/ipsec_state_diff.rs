@@ -54,6 +54,7 @@ fn perform(d: &mut IpsecSpec, action: IpsecAction) {
         IpsecAction::ChangeDefault { spd, old, new } => {
             assert_eq!(std::mem::replace(&mut spd_of(d, &spd).default, new), old);
         }
+        IpsecAction::ChangeRouteMode { spd, new } => spd_of(d, &spd).route_mode = new,
         IpsecAction::RemovePolicy { spd, policy } => {
             let policies = &mut spd_of(d, &spd).policies;
             policies.remove(policies.iter().position(|p| *p == *policy).expect("it is there"));

@@ -21,6 +21,7 @@ mod ipsec_behaviours;
 mod ipsec_control;
 mod ipsec_control_rekey;
 mod ipsec_control_walk;
+mod ipsec_devices;
 mod ipsec_gate_agreement;
 mod ipsec_mtu;
 mod ipsec_policy;

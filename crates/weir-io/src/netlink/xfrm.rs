@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use netlink_sys::protocols::NETLINK_XFRM;
 use netlink_sys::{Socket, SocketAddr};
 use weir_core::wire::netlink::{TYPE_ERROR, messages};
-use weir_core::wire::xfrm::{self, Defaults, GET_POLICY, GET_SA, News};
+use weir_core::wire::xfrm::{self, Defaults, GET_POLICY, GET_SA, News, Sa, SaKey};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::MESSAGE_MAX;
@@ -123,7 +123,7 @@ fn dump_of(kinds: &[u16], mut each: impl FnMut(News)) -> io::Result<Dumped> {
     Ok(dumped)
 }
 
-/// Tells the kernel what became of its SAs.
+/// Tells the kernel what became of its SAs, and asks it for one.
 pub struct KeyRequests {
     socket: Socket,
 }
@@ -133,6 +133,58 @@ impl KeyRequests {
         let socket = open()?;
         socket.set_non_blocking(true)?;
         Ok(KeyRequests { socket })
+    }
+
+    /// The SA as the kernel has it now; none where it has none.
+    pub fn query(&mut self, key: &SaKey) -> io::Result<Option<Sa>> {
+        self.socket.send(&xfrm::query_sa(key), 0)?;
+        let mut found = Ok(None);
+        loop {
+            let mut answer = buffer();
+            match self.socket.recv(&mut *answer, 0) {
+                Ok(_) => messages(&answer).filter_map(Result::ok).for_each(|message| match message.kind {
+                    TYPE_ERROR => match refused(message.payload) {
+                        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                        said => found = said.map(|()| None),
+                    },
+                    _ => {
+                        if let Ok(News::Sa(sa)) = xfrm::parse(&message) {
+                            found = Ok(Some(*sa));
+                        }
+                    }
+                }),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return found,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Sends a request about an SA between two questions for it, all in one datagram, which the kernel answers in one go: the SA as
+    /// it was microseconds before, and as it is since. None where the kernel has none.
+    pub fn around(&mut self, key: &SaKey, request: &[u8]) -> io::Result<Option<(Sa, Sa)>> {
+        let question = xfrm::query_sa(key);
+        self.socket.send(&[&question[..], request, &question[..]].concat(), 0)?;
+        let (mut found, mut said) = (Vec::new(), Ok(()));
+        loop {
+            let mut answer = buffer();
+            match self.socket.recv(&mut *answer, 0) {
+                Ok(_) => messages(&answer).filter_map(Result::ok).for_each(|message| match message.kind {
+                    TYPE_ERROR => said = refused(message.payload).and(std::mem::replace(&mut said, Ok(()))),
+                    _ => {
+                        if let Ok(News::Sa(sa)) = xfrm::parse(&message) {
+                            found.push(*sa);
+                        }
+                    }
+                }),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        match said {
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+            Err(e) => Err(e),
+            Ok(()) => Ok(found.pop().and_then(|after| Some((found.pop()?, after)))),
+        }
     }
 
     /// Sends a request ([`xfrm::counted`] and its like) and reads what the kernel says to it, which it does before this

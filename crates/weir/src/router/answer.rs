@@ -125,6 +125,7 @@ impl Daemon {
         notices.extend(self.enforcement_notices());
         notices.extend(self.route_notices());
         notices.extend(self.key_notices());
+        notices.extend(self.host_notices());
         notices.extend(self.flow_notices());
         notices.extend(self.firewall_notice());
         view::Status {

@@ -7,7 +7,7 @@ use weir_core::time::Nanos;
 
 use super::error::{ApplyError, AttachError};
 use super::memory;
-use super::{Daemon, device_id, links};
+use super::{Daemon, device_id, links, routed};
 use crate::config::check::place_of;
 use crate::config::{self, Config, KeysFrom};
 use crate::view::Applied;
@@ -59,7 +59,7 @@ impl Daemon {
         let (running, wanted) = (self.config.lookup(), config.lookup());
         memory::fits(&config, &running)?;
         let mut notes = config.notes_on_lookups();
-        let desired = self.with_keys(links::desired(&config, &self.kernel));
+        let desired = self.with_keys(routed::desired(&config, &self.kernel));
         let actions = self.control.plan(&desired).map_err(|errors| rejected(&config, errors))?;
         let said: Vec<String> = actions.iter().map(ToString::to_string).collect();
         notes.extend(self.points.changes(&config));

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use weir_core::control::{SaEvent, SaView};
 use weir_core::ipsec::SaSpec;
 use weir_core::keying::{BLOCK_PRIORITY, Keying, Left, PREFIX, Trap, Wanted, merge};
-use weir_core::state::{Desired, Element, Error, IpsecElement};
+use weir_core::state::{Desired, Element, Error, IpsecElement, SpdSpec};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_core::wire::xfrm::{self, Lifetime, Sa};
 use weir_io::netlink::LinkInfo;
@@ -32,7 +32,7 @@ use comparison::{AGAIN, Comparison};
 
 use super::durable::wall;
 use super::metrics::KeyMirror;
-use super::{Daemon, Kernel};
+use super::{Daemon, Kernel, links, routed};
 use crate::config::Config;
 use crate::config::ipsec::lifetime;
 use crate::config::kernel::SPD;
@@ -67,6 +67,8 @@ pub(super) struct Keys {
     told: HashMap<String, (u64, u64)>,
     /// SAs that went, and when.
     gone: VecDeque<(Nanos, SaSpec)>,
+    /// Devices weir acts for, each the SPD it is here, without policies.
+    routed: Vec<SpdSpec>,
     told_at: Nanos,
     trapped_at: Nanos,
     comparison: Comparison,
@@ -117,6 +119,7 @@ pub(super) fn begin(config: &Config, kernel: &Kernel, now: Nanos) -> Result<Opti
         asked: HashMap::new(),
         told: HashMap::new(),
         gone: VecDeque::new(),
+        routed: Vec::new(),
         told_at: now,
         trapped_at: now,
         comparison: Comparison::new(now),
@@ -138,7 +141,12 @@ impl Keys {
         let mut addresses: HashSet<_> = kernel.addresses.iter().map(|a| a.address).collect();
         let desired = config.desired(&|_| Vec::new());
         addresses.extend(desired.ports.iter().flat_map(|p| p.addresses.iter().map(|a| a.address)));
-        self.keying.set_addresses(addresses) | self.keying.set_devices(devices(&kernel.links))
+        let routed = routed::spds(config, kernel, &links::desired_ports(config, kernel));
+        let ids = routed::if_ids(&routed);
+        let others = &devices(&kernel.links) - &ids;
+        let moved = std::mem::replace(&mut self.routed, routed) != self.routed;
+        let changed = self.keying.set_addresses(addresses) | self.keying.set_devices(others);
+        self.keying.set_routed(ids) | changed | moved
     }
 
     fn dump(&mut self, now: Nanos) -> io::Result<()> {
@@ -215,7 +223,9 @@ impl Keys {
     /// What a wish becomes with what is wanted of the kernel's.
     fn merged(&self, desired: &Desired) -> (Desired, Vec<Left>) {
         let wanted = self.wanted();
-        let (ipsec, hidden) = merge(&desired.ipsec, SPD, &wanted);
+        let mut ipsec = desired.ipsec.clone();
+        routed::replace(&mut ipsec, &self.routed);
+        let (ipsec, hidden) = merge(&ipsec, SPD, &wanted);
         let left = wanted.left.into_iter().chain(hidden).collect();
         (Desired { ipsec, ..desired.clone() }, left)
     }
@@ -334,6 +344,7 @@ impl Daemon {
     /// Has the tables be what the kernel's SAs and policies say; what is refused stays out.
     pub(super) fn take_keys(&mut self, now: Nanos, keys: &mut Keys) {
         let before = self.control.desired().clone();
+        keys.fence(&mut self.control);
         keys.take_back(&self.control);
         self.control.await_sas(SPD, keys.keying.others());
         for _ in 0..REFUSED_MAX {
@@ -439,7 +450,9 @@ impl Daemon {
     pub(super) fn keys_look_around(&mut self, now: Nanos) {
         let Some(mut keys) = self.keys.take() else { return };
         let there = devices(&self.kernel.links);
-        keys.hand_back(&self.control.sas(now), |sa| there.contains(&sa.if_id));
+        let routed = routed::devices(&self.config, &self.kernel.links);
+        let routed: BTreeSet<u32> = routed.iter().filter_map(|link| link.if_id).collect();
+        keys.hand_back(&self.control.sas(now), &there, &routed);
         if keys.look_around(&self.config, &self.kernel) {
             keys.observe(now);
             self.take_keys(now, &mut keys);

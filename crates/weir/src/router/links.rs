@@ -78,7 +78,7 @@ pub fn kernel_addresses(port: &Port, kernel: &Kernel) -> Vec<(IpAddr, u8)> {
 
 /// What the file wishes for, with what the kernel says of its ports' devices. A VLAN whose MTU the file does not say has that of
 /// the kernel's VLAN device, where there is one.
-pub fn desired(config: &Config, kernel: &Kernel) -> Desired {
+pub fn desired_ports(config: &Config, kernel: &Kernel) -> Desired {
     let mut desired = config.desired(&|port| kernel_addresses(port, kernel));
     for (spec, port) in desired.ports.iter_mut().zip(&config.ports) {
         if port.vlan.is_none() || spec.mtu.is_some() {
@@ -161,9 +161,10 @@ impl Daemon {
         for port in &devices {
             self.follow(now, port);
         }
-        let mut desired = desired(&self.config, &self.kernel);
+        let mut desired = desired_ports(&self.config, &self.kernel);
         // No address of a port is in there, but policies that came and went since the file was read.
         desired.ipsec = self.control.desired().ipsec.clone();
+        self.follow_routed(&mut desired);
         match self.control.apply(now, desired) {
             Ok(actions) => {
                 actions.iter().for_each(|action| tracing::info!("the kernel's addresses: {action}"))
@@ -176,6 +177,7 @@ impl Daemon {
         self.set_steered();
         self.ports_changed(now);
         self.keys_look_around(now);
+        self.follow_hosts();
     }
 
     pub(super) fn set_steered(&mut self) {

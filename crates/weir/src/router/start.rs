@@ -36,7 +36,7 @@ use super::live::LiveHandle;
 use super::ports::{self, With};
 use super::succession::{Predecessor, end_predecessor};
 use super::worker::{EVENTS_QUEUED_MAX, EventSender, OpenDevice, Start, Worker};
-use super::{Daemon, Kernel, Open, device_id, links};
+use super::{Daemon, Kernel, Open, device_id, links, routed};
 use super::{memory, mirror};
 use crate::config::ipsec::Ciphers;
 use crate::config::settings::WakeUp;
@@ -146,6 +146,7 @@ fn start_behind(
         _server: server,
         workers,
         open,
+        hosts: BTreeMap::new(),
         points: std::mem::take(points),
         path: path.map(Path::to_owned),
         config,
@@ -248,7 +249,7 @@ fn begin(
     (args, waker): (&StateArgs, &Arc<Waker>),
 ) -> Result<(Control, Result<State, Failure>), Failure> {
     let build = |durable: Option<Durable>| {
-        let desired = links::desired(config, kernel);
+        let desired = routed::desired(config, kernel);
         let links = config.devices().into_iter().filter_map(|port| links::link_of(port, &kernel.links));
         let ciphers = match config.ipsec.ciphers {
             Ciphers::Auto => weir_io::cipher::best(),

@@ -57,7 +57,7 @@ pub(crate) fn config() -> String {
 }
 
 /// Where weir keeps what its SAs used: two of them on one testbed go on with it.
-const STATE: &str = "state-of-keys";
+pub(crate) const STATE: &str = "state-of-keys";
 
 /// weir and both daemons; the right one is the kernel's with its own ESP.
 pub(crate) struct Pair {
@@ -232,7 +232,7 @@ fn a_burst_by_a_new_sa_and_by_one_that_rested_waits_for_no_disk() {
 }
 
 /// Runs `body` while numbered packets go both ways between the hosts.
-fn under_load(testbed: &Testbed, body: impl FnOnce(&dyn Fn() -> bool)) -> [u64; 2] {
+pub(crate) fn under_load(testbed: &Testbed, body: impl FnOnce(&dyn Fn() -> bool)) -> [u64; 2] {
     let (a, b) = hosts(testbed);
     beside([(a, b), (b, a)], (200, Duration::from_millis(1)), body)
 }
@@ -383,7 +383,7 @@ impl Outside {
 }
 
 /// Packets the gateway's kernel found replayed.
-fn replayed(ns: &str) -> String {
+pub(crate) fn replayed(ns: &str) -> String {
     let stat = run(&format!("ip netns exec {ns} cat /proc/net/xfrm_stat"));
     let line = stat.lines().find(|l| l.starts_with("XfrmInStateSeqError")).expect("the counter");
     line.rsplit(char::is_whitespace).next().expect("a number").to_owned()

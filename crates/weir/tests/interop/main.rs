@@ -4,6 +4,7 @@
 mod case;
 mod ikev2;
 mod kernel;
+mod kernel_devices;
 mod kernel_keys;
 mod kernel_keys_faults;
 mod kernel_keys_peers;

@@ -1,5 +1,5 @@
 //! What is on the wire between the gateways, all the time: whether anything of the left network is in cleartext, and
-//! whether a nonce comes twice.
+//! whether a nonce or a sequence number comes twice.
 //!
 //! ```text
 //! Ethernet │ IPv4 or IPv6 │ [UDP 4500] │ SPI (4) │ sequence number (4) │ IV (8) │ …      RFC 4303, RFC 4106, RFC 3948
@@ -34,7 +34,10 @@ pub struct Seen {
     pub ends: BTreeSet<(IpAddr, IpAddr)>,
     /// SPI and IV that came with an SA's key for a second time.
     pub repeated: Vec<(u32, [u8; 8])>,
+    /// SPI and sequence number that came for a second time.
+    pub repeated_numbers: Vec<(u32, u32)>,
     nonces: HashSet<(u32, [u8; 8])>,
+    numbers: HashSet<(u32, u32)>,
 }
 
 impl Seen {
@@ -65,6 +68,10 @@ impl Seen {
         }
         self.esp += 1;
         self.ends.insert((source, destination));
+        let number = rest.first_chunk::<4>().map_or(0, |number| u32::from_be_bytes(*number));
+        if !self.numbers.insert((spi, number)) {
+            self.repeated_numbers.push((spi, number));
+        }
         if !self.nonces.insert((spi, iv)) {
             self.repeated.push((spi, iv));
         }
@@ -123,12 +130,13 @@ impl Watch {
         Watch { stop, thread: Some(thread) }
     }
 
-    /// Ends: nothing was in cleartext, and no nonce came twice.
+    /// Ends: nothing was in cleartext, and no nonce and no number came twice.
     pub fn end_well(mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
         let seen = self.thread.take().expect("not ended yet").join().expect("it does not panic");
         assert!(seen.clear.is_empty(), "in cleartext: {:?}", seen.clear);
         assert!(seen.repeated.is_empty(), "nonces that came twice: {:?}", seen.repeated);
+        assert!(seen.repeated_numbers.is_empty(), "numbers that came twice: {:?}", seen.repeated_numbers);
         assert!(seen.esp > 0, "no ESP was seen");
         seen
     }
@@ -168,6 +176,6 @@ fn what_is_in_cleartext_and_what_repeats_a_nonce_is_told_apart() {
     assert_eq!((seen.esp, seen.clear.len()), (2, 0), "IKE is in cleartext, and may come from any address");
     seen.take(&frame([10, 1, 0, 2], UDP, &[0; 20]));
     seen.take(&frame([192, 0, 2, 1], ESP, &esp(2)));
-    assert_eq!((seen.esp, seen.repeated.len()), (3, 1));
+    assert_eq!((seen.esp, seen.repeated.len(), seen.repeated_numbers.len()), (3, 1, 1));
     assert_eq!(seen.clear, BTreeSet::from([(ip("10.1.0.2"), ip("192.0.2.2"))]));
 }

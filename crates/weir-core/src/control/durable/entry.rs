@@ -167,6 +167,15 @@ impl Entry {
         Arc::into_inner(self.live?.state)?.into_mapped()
     }
 
+    /// It goes on from what somebody else used of it; false where workers may have used, or taken, less.
+    pub fn begin_behind(&mut self, used: Amounts) -> bool {
+        if self.is_idle() {
+            self.record.reserved = self.record.reserved.max(used);
+            return true;
+        }
+        self.record.direction == Direction::Out && used.sequence <= self.reserved()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.live.is_none()
     }

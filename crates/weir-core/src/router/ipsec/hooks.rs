@@ -5,6 +5,7 @@
 
 use super::explain;
 use super::rules::{self, Kind, packet_len};
+use crate::id::PortId;
 use crate::ipsec::{Direction, Ipsec, pmtu};
 use crate::router::decide::{Arrival, Context, Decided, Decision, Observer};
 use crate::tables::Tables;
@@ -45,6 +46,12 @@ pub(in crate::router) fn awaits(tables: &Tables, arrival: &Arrival<'_>, packet: 
     let ipsec = tables.ipsec.as_ref().filter(|ipsec| ipsec.awaited.is_some())?;
     let (Kind::Esp(key), _) = rules::kind(ipsec, packet) else { return None };
     rules::may_come(ipsec, arrival.id, &key).then_some(Decision::AwaitSa(key))
+}
+
+/// The device by which what was opened, and came in on a port of route mode, reaches this host's own stack.
+pub(in crate::router) fn host(tables: &Tables, port: PortId) -> Option<Decision> {
+    let hosts = &tables.ipsec.as_ref()?.hosts;
+    hosts.iter().find(|(of, _)| *of == port).map(|&(_, device)| Decision::Deliver(device))
 }
 
 /// A packet to an address only weir has: ESP without an SA, what IPsec listens to, what its SPD refuses.

@@ -21,7 +21,7 @@ use super::{Env, packet_len};
 use crate::id::PortId;
 use crate::ipsec::esp::{self, Outcome};
 use crate::ipsec::spd::{First, Found, PolicyIndex, Question};
-use crate::ipsec::{Direction, Mode, Sa, SaId, Spd, Tunnel, pmtu};
+use crate::ipsec::{Direction, Mode, Sa, SaId, Tunnel, pmtu};
 use crate::packet::{Buffer, DeviceId, Frame};
 use crate::router::Event;
 use crate::verdict::Reason;
@@ -34,11 +34,37 @@ fn link_len(data: &[u8]) -> usize {
     if tagged { ETHERNET + TAG_LEN } else { ETHERNET }
 }
 
-/// The SPD before a port, and the device behind it.
+/// What is behind an SPD.
+#[derive(Clone, Copy)]
+pub(super) enum Beyond {
+    /// The device of the port before which it is enforced.
+    Device(DeviceId),
+    /// Nothing that takes cleartext: it is a port of route mode, which counts what is sealed.
+    Nothing(PortId),
+}
+
+impl Beyond {
+    /// The device cleartext leaves by, or why it does not.
+    fn cleartext(self) -> Result<DeviceId, Reason> {
+        match self {
+            Beyond::Device(device) => Ok(device),
+            Beyond::Nothing(_) => Err(Reason::NoOutboundSa),
+        }
+    }
+
+    fn tunnel(self) -> Option<PortId> {
+        match self {
+            Beyond::Device(_) => None,
+            Beyond::Nothing(port) => Some(port),
+        }
+    }
+}
+
+/// An SPD that decides about what leaves.
 #[derive(Clone, Copy)]
 pub(super) struct EnforcementPoint<'a> {
     pub question: Question<'a>,
-    pub device: DeviceId,
+    pub way: Beyond,
     /// What is known of frames in the queue.
     pub known: Known,
 }
@@ -168,7 +194,7 @@ impl<B: Buffer> Sealer<B> {
         }
         // What is no IP packet, and neighbour discovery, is never what the first rule decides about.
         let first = self.run.first().and_then(|frame| question.rules().first(frame.behind(network)));
-        let of = |first: First<'_>| disposition(question.spd, worker, Some(Some(first.policy()))).1;
+        let of = |first: First<'_>| disposition(point, worker, Some(Some(first.policy()))).1;
         let found = match first.map(|first| (first, of(first))) {
             Some((first, Disposition::Seal(sender))) => {
                 if self.protect_all(env, query, point, network, (first, sender)) {
@@ -227,12 +253,13 @@ impl<B: Buffer> Sealer<B> {
         found: Found,
     ) {
         let run = &mut self.run;
-        let (policy, disposition) = disposition(point.question.spd, self.ident.worker, found);
+        let (policy, disposition) = disposition(point, self.ident.worker, found);
         if !matches!(disposition, Disposition::Seal(_)) && policy.is_some() {
             let bytes = run.iter().map(|frame| (frame.len() - network) as u64).sum();
             count(point.question.spd, Direction::Out, policy, run.len() as u64, bytes);
         }
-        match (disposition, env.breath.out.tx.get_mut(point.device.index())) {
+        let beyond = point.way.cleartext().unwrap_or_default();
+        match (disposition, env.breath.out.tx.get_mut(beyond.index())) {
             (Disposition::Seal(sender), _) => {
                 let bare = Bare::all(run, network);
                 self.protect(env, point, sender, policy, bare);
@@ -240,7 +267,7 @@ impl<B: Buffer> Sealer<B> {
             (Disposition::Lost(reason), _) => env.drop_all(run, reason),
             (Disposition::Pass, None) => env.drop_all(run, Reason::PortDown),
             (Disposition::Pass, Some(ring)) => {
-                run.iter_mut().for_each(|frame| frame.device = point.device);
+                run.iter_mut().for_each(|frame| frame.device = beyond);
                 if ring.is_empty() {
                     std::mem::swap(ring, run);
                 } else {
@@ -260,22 +287,25 @@ impl<B: Buffer> Sealer<B> {
         network: usize,
     ) {
         let (spd, worker) = (point.question.spd, self.ident.worker);
-        let mut memo = LookupMemo::new(|found| disposition(spd, worker, found));
+        let beyond = point.way.cleartext().unwrap_or_default();
+        let mut memo = LookupMemo::new(|found| disposition(point, worker, found));
         for (mut frame, &found) in self.run.drain(..).zip(&query.found) {
             let bytes = (frame.len() - network) as u64;
             let (policy, disposition) = match found {
-                None if is_exempt(&frame, network) => (None, Disposition::Pass),
+                None if is_exempt(&frame, network) && point.way.tunnel().is_none() => {
+                    (None, Disposition::Pass)
+                }
                 _ => memo.of(found),
             };
             if let Some(policy) = policy {
                 query.tally.add(spd, Direction::Out, policy, bytes);
             }
-            match (disposition, env.breath.out.tx.get_mut(point.device.index())) {
+            match (disposition, env.breath.out.tx.get_mut(beyond.index())) {
                 (Disposition::Seal(sender), _) => self.by_sender.push(sender, frame),
                 (Disposition::Lost(reason), _) => env.drop_frame(frame, reason),
                 (Disposition::Pass, None) => env.drop_frame(frame, Reason::PortDown),
                 (Disposition::Pass, Some(ring)) => {
-                    frame.device = point.device;
+                    frame.device = beyond;
                     ring.push(frame);
                 }
             }
@@ -304,7 +334,7 @@ impl<B: Buffer> Sealer<B> {
             Err(reason) => return env.drop_packets(&mut self.run, reason),
         };
         count(spd, Direction::Out, policy, bare.packets as u64, bare.bytes);
-        self.seal_run(env, sa, None, bare);
+        self.seal_run(env, sa, point.way.tunnel(), bare);
     }
 
     /// Seals `run`, IP packets of which `bare` tells, and sends the outer packets. Packets that are sealed count on the
@@ -385,9 +415,17 @@ fn packet<B: Buffer>(frame: &Frame<B>, network: usize) -> &[u8] {
 
 /// What becomes of a packet by what was found for it, and the policy it counts for.
 #[inline]
-fn disposition(spd: &Spd, worker: usize, found: Found) -> (Option<PolicyIndex>, Disposition) {
+fn disposition(
+    point: EnforcementPoint<'_>,
+    worker: usize,
+    found: Found,
+) -> (Option<PolicyIndex>, Disposition) {
+    let spd = point.question.spd;
     match rules::outward(spd, found) {
-        Outward::Bypass(policy) => (policy, Disposition::Pass),
+        Outward::Bypass(policy) => match point.way.cleartext() {
+            Ok(_) => (policy, Disposition::Pass),
+            Err(reason) => (policy, Disposition::Lost(reason)),
+        },
         Outward::Discard(policy, reason) => (policy, Disposition::Lost(reason)),
         Outward::Protect(policy) => {
             let sas = spd.policy(policy).map_or(&[][..], |policy| &policy.out);

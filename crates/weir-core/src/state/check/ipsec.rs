@@ -117,10 +117,10 @@ impl<'a> Check<'a> {
     fn spd(&mut self, i: usize, spd: &'a SpdSpec, enforced: &mut HashMap<&'a str, &'a str>) {
         let at = IpsecElement::Spd(i);
         let (desired, ipsec) = (self.desired, &self.desired.ipsec);
-        // Not one of `names`: nothing can be routed to it.
+        // Not one of `names`: no route of a file leads to it.
         let fresh = !self.names.contains(&*spd.name) && !ipsec.spds[..i].iter().any(|s| s.name == spd.name);
         self.name(at, &spd.name, fresh);
-        if spd.ports.is_empty() {
+        if spd.ports.is_empty() && spd.route_mode.is_none() {
             self.at(at, SpdProblem::NoPorts);
         }
         if spd.default == Action::Protect {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::super::problem::amount;
-use super::super::{AddressSpec, IpsecSpec, Policies, PolicySpec, SpdSpec, TunnelSpec};
+use super::super::{AddressSpec, IpsecSpec, Policies, PolicySpec, RouteMode, SpdSpec, TunnelSpec};
 use super::{Action, commas, reverse_path};
 use crate::ipsec::flow_cache::FlowCache;
 use crate::ipsec::sa::{Df, Dscp, FragmentWhen, Lifetime, UdpPorts};
@@ -50,6 +50,11 @@ pub enum IpsecAction {
         spd: String,
         old: spd::Action,
         new: spd::Action,
+    },
+    /// Routes may lead to it now, or no longer, or its port is another.
+    ChangeRouteMode {
+        spd: String,
+        new: Option<RouteMode>,
     },
     RemovePolicy {
         spd: String,
@@ -151,6 +156,9 @@ fn change_spd(old: &SpdSpec, new: &SpdSpec, gone: &mut Vec<IpsecAction>, come: &
     if old.default != new.default {
         come.push(IpsecAction::ChangeDefault { spd: spd(), old: old.default, new: new.default });
     }
+    if old.route_mode != new.route_mode {
+        come.push(IpsecAction::ChangeRouteMode { spd: spd(), new: new.route_mode.clone() });
+    }
     let before: HashMap<&str, &PolicySpec> = old.policies.iter().map(|p| (p.name.as_str(), p)).collect();
     let after: HashSet<&str> = new.policies.iter().map(|p| p.name.as_str()).collect();
     let left = old.policies.iter().filter(|p| !after.contains(&*p.name));
@@ -229,11 +237,20 @@ impl fmt::Display for IpsecAction {
                 let what = changes(tunnel_fields(&change.old), tunnel_fields(&change.new));
                 write!(f, "~ tunnel {}: {}", change.new.name, commas(what.iter()))
             }
-            IpsecAction::AddSpd(spd) => write!(f, "+ spd {}, default {}", spd.name, spd.default),
+            IpsecAction::AddSpd(spd) => {
+                write!(f, "+ spd {}, default {}", spd.name, spd.default)?;
+                spd.route_mode
+                    .as_ref()
+                    .map_or(Ok(()), |port| write!(f, ", {}", line(route_mode_fields(port))))
+            }
             IpsecAction::RemoveSpd(spd) => write!(f, "- spd {}", spd.name),
             IpsecAction::Enforce { spd, port } => write!(f, "~ spd {spd}: enforced on port {port}"),
             IpsecAction::Release { spd, port } => write!(f, "~ spd {spd}: no longer enforced on port {port}"),
             IpsecAction::ChangeDefault { spd, old, new } => write!(f, "~ spd {spd}: default {old} → {new}"),
+            IpsecAction::ChangeRouteMode { spd, new: None } => write!(f, "~ spd {spd}: no longer a port"),
+            IpsecAction::ChangeRouteMode { spd, new: Some(port) } => {
+                write!(f, "~ spd {spd}: {}", line(route_mode_fields(port)))
+            }
             IpsecAction::ChangeLookup(change) => change.fmt(f),
             IpsecAction::AddPolicy { spd, at, policy } => {
                 let fields = line(policy_fields(policy));
@@ -318,6 +335,16 @@ fn tunnel_fields(t: &TunnelSpec) -> Fields {
         ("inbound", t.inbound.join(" ")),
         ("mtu", t.mtu.map_or("that fits".into(), |mtu| mtu.to_string())),
         ("reverse path", reverse_path(t.reverse_path).into()),
+        ("addresses", addresses.join(" ")),
+    ]
+}
+
+fn route_mode_fields(port: &RouteMode) -> Fields {
+    let addresses: Vec<String> = port.addresses.iter().map(AddressSpec::to_string).collect();
+    vec![
+        ("a port by interface id", port.if_id.to_string()),
+        ("", if port.up { "up" } else { "down" }.into()),
+        ("mtu", port.mtu.to_string()),
         ("addresses", addresses.join(" ")),
     ]
 }

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use super::super::netlink::{self, FLAG_ACK, FLAG_CREATE, FLAG_REPLACE};
 use super::super::rtnetlink::{AF_INET, AF_INET6};
 use super::{
-    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, FLAG_ESN, GET_DEFAULT, Lifetime, NEW_AE, NEW_POLICY, Policy,
-    SELECTOR, Sa, SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_INFO, attribute,
+    ACQUIRE, DELETE_POLICY, EXPIRE, EXPIRE_LEN, FLAG_ESN, GET_DEFAULT, GET_SA, Lifetime, NEW_AE, NEW_POLICY,
+    Policy, SELECTOR, Sa, SaKey, Selector, TEMPLATE, USERPOLICY_ID, USERPOLICY_INFO, USERSA_ID, USERSA_INFO,
+    attribute,
 };
 
 /// A dump of every SA ([`GET_SA`]) or policy ([`GET_POLICY`]).
@@ -59,7 +60,7 @@ pub fn counted(key: &SaKey, lifetime: &Lifetime) -> Vec<u8> {
 /// a key daemon puts an outbound SA back as it read it, and since Linux 6.10 the kernel refuses one whose window is not.
 pub fn numbered(sa: &Sa, sent: u64, received: u64) -> Option<Vec<u8>> {
     let (key, replay) = (&sa.key, sa.replay.as_ref()?);
-    let last = if sa.flags & FLAG_ESN == 0 { u64::from(u32::MAX) } else { u64::MAX };
+    let last = last_number(sa);
     let window = if received == 0 { 0 } else { u32::MAX };
     let halves = |number: u64| (number.min(last) as u32, (number.min(last) >> 32) as u32);
     let ((sent, sent_high), (received, received_high)) = (halves(sent), halves(received));
@@ -73,6 +74,19 @@ pub fn numbered(sa: &Sa, sent: u64, received: u64) -> Option<Vec<u8>> {
     };
     let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
     Some(event(key, (kind, &bytes)))
+}
+
+/// The last number an SA has: the kernel, where it has given it out, sends nothing more by the SA (`xfrm_replay_overflow`).
+pub fn last_number(sa: &Sa) -> u64 {
+    if sa.flags & FLAG_ESN == 0 { u64::from(u32::MAX) } else { u64::MAX }
+}
+
+/// Asks for one SA, which is answered as a change of it is told.
+pub fn query_sa(key: &SaKey) -> Vec<u8> {
+    // `struct xfrm_usersa_id`: destination, SPI, family, protocol.
+    let mark = [key.mark.0.to_ne_bytes(), key.mark.1.to_ne_bytes()].concat();
+    let all: &[(u16, &[u8])] = if key.mark == (0, 0) { &[] } else { &[(attribute::MARK, &mark)] };
+    netlink::request(GET_SA, 0, &event_id(key)[..USERSA_ID], all)
 }
 
 /// Has the kernel tell that an SA reached a limit, as if it had itself; where it is hard the SA is gone.

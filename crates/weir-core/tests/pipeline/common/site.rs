@@ -139,6 +139,8 @@ pub struct Site {
     /// Epochs that replace new ones with every change.
     pub epochs: Option<[u64; 2]>,
     egress: Option<(DeviceId, PortId)>,
+    /// The SPD is a port, connected with the host's own stack by the other one's device.
+    pub device: Option<(PortId, PortId)>,
 }
 
 impl Site {
@@ -158,6 +160,7 @@ impl Site {
             caches: Arc::default(),
             epochs: None,
             egress: None,
+            device: None,
         }
     }
 
@@ -173,6 +176,19 @@ impl Site {
     pub fn policy_mode(params: Params) -> Site {
         let mut site = Site::new(&params);
         site.add_spd();
+        let rules = [any(), any6()].map(|selector| Rule::protect(selector, &site.out, &site.back));
+        site.policies = rules.to_vec();
+        site.publish();
+        site
+    }
+
+    /// An SPD that is a port, as an xfrm device of the kernel, which 10.30/16 and 2001:db8:30::/48 are behind; it protects all.
+    pub fn device_mode(params: Params) -> Site {
+        let mut site = Site::new(&params);
+        let port = site.w.net.add_virtual("ipsec0", PortKind::Tunnel, TUNNEL_MTU, &[]);
+        let host = site.w.net.add_virtual("host", PortKind::Device, TUNNEL_MTU, &[]);
+        site.device = Some((port, host));
+        site.route_by(port, &["10.30.0.0/16", "2001:db8:30::/48"]);
         let rules = [any(), any6()].map(|selector| Rule::protect(selector, &site.out, &site.back));
         site.policies = rules.to_vec();
         site.publish();
@@ -261,6 +277,14 @@ impl Site {
             if self.tunnel.is_none() {
                 (device, spd) = (self.device_of(inside), Some(SpdId(0)));
             }
+        }
+        if let Some((port, host)) = self.device {
+            device = self.device_of(port);
+            queues[device.index()] = Queue::Policy(SpdId(0));
+            queues[self.device_of(host).index()] = Queue::Host { device };
+            ipsec.hosts = [(port, self.device_of(host))].into();
+            ipsec.spds.push(Arc::new(self.spd()));
+            spd = Some(SpdId(0));
         }
         let others = self.awaited.as_ref().map(|others| Arc::new(others.clone()));
         ipsec.awaited = others.map(|others| Awaited { spd: SpdId(0), others });

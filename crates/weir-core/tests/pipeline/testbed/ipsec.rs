@@ -111,6 +111,7 @@ pub fn spd(name: &str, ports: &[&str], policies: &[PolicySpec]) -> SpdSpec {
         ports: names(ports),
         default: Action::Discard,
         policies: policies.to_vec().into(),
+        route_mode: None,
     }
 }
 

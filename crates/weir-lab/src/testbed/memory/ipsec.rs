@@ -202,6 +202,7 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protect
                 ports,
                 default: if p.matches_nothing() { Action::Bypass } else { Action::Discard },
                 policies: policies.into_iter().collect(),
+                route_mode: None,
             });
             desired.ipsec.lookup = spd::lookup(p, family);
         }

@@ -115,12 +115,11 @@ pub fn spds(spds: &[view::Spd], shown: &Shown, (skip, limit): (usize, Option<usi
     }
     let mut out = String::new();
     for spd in spds {
-        out += &format!(
-            "spd {} on {}, {} what no policy matches\n",
-            spd.name,
-            spd.ports.join(", "),
-            spd.default
-        );
+        let place = match spd.ports.is_empty() {
+            true => "of an xfrm device".to_owned(),
+            false => format!("on {}", spd.ports.join(", ")),
+        };
+        out += &format!("spd {} {place}, {} what no policy matches\n", spd.name, spd.default);
         let meant = |p: &view::Policy| {
             let hit = p.out_packets + p.in_packets > 0;
             (hit || !shown.hit) && shown.named.as_ref().is_none_or(|n| p.name.contains(n.as_str()))

@@ -294,6 +294,7 @@ impl Spd {
             ports: values(&self.ports),
             default: self.default,
             policies: policies.map(|p| p.spec.clone()).collect(),
+            route_mode: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the control thread does with updates of the mirror, and what it says of them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use weir_core::control::Control;
@@ -12,7 +13,7 @@ use super::members::Membership;
 use super::{Follower, Lacking, NeighborUpdate, Update};
 use crate::config::Config;
 use crate::router::metrics::Mirror;
-use crate::router::{Daemon, links};
+use crate::router::{Daemon, links, routed};
 
 /// How long after a change of routes it is said which are lacking.
 const SAY_AFTER: Nanos = SECOND;
@@ -35,7 +36,12 @@ pub struct Routes {
 /// Which links are ports, and which of those belong to another device now than to the VRF whose table is mirrored.
 pub fn mirror_links(config: &Config, links: &[LinkInfo], filter: &Filter) -> Vec<MirrorLink> {
     let wanted = filter.vrf.then_some(filter.table);
+    let routed = routed::devices(config, links);
     let port_on = |link: &LinkInfo| {
+        let name: Arc<str> = link.name.as_str().into();
+        if routed.iter().any(|device| device.index == link.index) {
+            return Some(MirrorPort { device: name.clone(), name, ethernet: false, elsewhere: None });
+        }
         let port = config.ports.iter().find(|p| links::kernel_device(p) == link.name)?;
         let membership = Membership::of(link, links);
         let elsewhere =
@@ -43,7 +49,7 @@ pub fn mirror_links(config: &Config, links: &[LinkInfo], filter: &Filter) -> Vec
         Some(MirrorPort {
             name: port.name.value.as_str().into(),
             ethernet: link.ethernet,
-            device: link.name.as_str().into(),
+            device: name,
             elsewhere,
         })
     };
