@@ -5,7 +5,8 @@
 //!                  checksum, TTL, martians ──► class, destination     (anything else: class SLOW)
 //! for the batch    Fib4::lookup_batch, Fib6::lookup_batch (of sources too, where a port asks for it)
 //! for each frame   target ─► adjacency ready, fits ─► MAC header, TTL, checksum
-//! for each run     append to Output.tx[device]; SLOW frames go through `slow` at their place
+//! for each run     append to Output.tx[device] (mostly all of the batch, moved at once); SLOW frames go through `slow` at
+//!                  their place
 //! ```
 //!
 //! Headers are examined once: whoever has more to ask of a common frame ([`Inspect`]) asks while they are at hand.
@@ -43,9 +44,11 @@ pub(super) const SLOW_COUNTED: u16 = u16::MAX - 1;
 /// ESP by an SA of ours, for the gateway.
 #[cfg(feature = "ipsec")]
 pub(super) const SEALED: u16 = u16::MAX - 2;
-/// A policy lets it go no further. Places of devices are below.
+/// A policy lets it go no further.
 #[cfg(feature = "ipsec")]
 pub(super) const REFUSED: u16 = u16::MAX - 3;
+/// Places of devices are below.
+const NO_DEVICE: u16 = u16::MAX - 3;
 
 /// What is asked of common frames beyond forwarding, while their headers are examined.
 pub(super) trait Inspect<B> {
@@ -174,6 +177,16 @@ impl Stage {
         }
         received(counters, &ingress, &mut seen);
         (self.count4, self.count6) = (n4.min(BATCH), n6.min(BATCH));
+    }
+
+    /// The device that all `count` frames of the batch leave by, if it is one: they are moved at once then.
+    #[inline(always)]
+    pub fn common_device(&self, count: usize) -> Option<u16> {
+        let places = self.place.get(..count)?;
+        let &first = places.first()?;
+        // No early exit: several are compared at a time.
+        let differ = places.iter().fold(0, |differ, &place| differ | (place ^ first));
+        (differ == 0 && first < NO_DEVICE).then_some(first)
     }
 
     /// The place of frame `at`, and how many frames from it on, of `count` in the batch, share it.

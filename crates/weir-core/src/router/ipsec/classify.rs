@@ -5,6 +5,7 @@
 //! hands ESP over when it finds some. Cleartext goes no further than its policy lets it.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use super::spd_query::{LookupMemo, SpdQuery, count};
 use super::{Env, packet_len, rules};
@@ -114,9 +115,12 @@ impl Entry {
 
     /// Moves every frame to where it was decided to go.
     fn dispatch<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
-        let all_ipv4 = env.forwarder.stage.is_all_ipv4();
-        let mut outside = None;
         let count = batch.len();
+        let mut outside = None;
+        if let Some(device) = env.forwarder.stage.common_device(count) {
+            batch.append_to(&mut env.breath.out.tx[usize::from(device)]);
+            return self.note(env.ipsec, &env.forwarder.stage, device, 0..count, &mut outside);
+        }
         let mut frames = batch.drain();
         let mut at = 0;
         while at < count {
@@ -125,17 +129,7 @@ impl Entry {
             at += run;
             if place < REFUSED {
                 env.breath.out.tx[usize::from(place)].extend(frames.by_ref().take(run));
-                if let Some(known) = self.known.get_mut(usize::from(place)) {
-                    known.common += if all_ipv4 { run } else { 0 };
-                    let answer = match outside {
-                        Some((asked, answer)) if asked == place => answer,
-                        _ => outside_answer(env.ipsec, &env.forwarder.stage, place),
-                    };
-                    outside = Some((place, answer));
-                    if let Some(answer) = answer {
-                        known.add_outside(answer, env.forwarder.stage.families(places));
-                    }
-                }
+                self.note(env.ipsec, &env.forwarder.stage, place, places, &mut outside);
                 continue;
             }
             for (place_in_batch, frame) in places.zip(frames.by_ref()) {
@@ -148,6 +142,29 @@ impl Entry {
                     _ => env.forwarder.slow(env.breath, frame, place == SLOW),
                 }
             }
+        }
+    }
+
+    /// Keeps what follows from the batch's headers about frames that leave by `device`, for whoever empties its queue.
+    /// `outside` is what the last device asked about was told.
+    #[inline]
+    fn note(
+        &mut self,
+        ipsec: &Ipsec,
+        stage: &Stage,
+        device: u16,
+        places: Range<usize>,
+        outside: &mut Option<(u16, Option<Option<PolicyIndex>>)>,
+    ) {
+        let Some(known) = self.known.get_mut(usize::from(device)) else { return };
+        known.common += if stage.is_all_ipv4() { places.len() } else { 0 };
+        let answer = match *outside {
+            Some((asked, answer)) if asked == device => answer,
+            _ => outside_answer(ipsec, stage, device),
+        };
+        *outside = Some((device, answer));
+        if let Some(answer) = answer {
+            known.add_outside(answer, stage.families(places));
         }
     }
 }
