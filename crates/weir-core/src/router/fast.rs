@@ -450,7 +450,7 @@ fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     let next = next?;
     let head = frame.data_mut().first_chunk_mut::<HEAD4>()?;
     let total = u16::from_be_bytes([head[16], head[17]]);
-    if total > next.mtu || next.device.index() >= devices {
+    if total > next.mtu || next.egress.index() >= devices {
         return None;
     }
     head[..12].copy_from_slice(&next.header);
@@ -459,7 +459,7 @@ fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     (head[24], head[25]) = (check[0], check[1]);
     frame.truncate(ETHERNET + usize::from(total));
     frame.device = next.device;
-    Some(next.device.0)
+    Some(next.egress.0)
 }
 
 #[inline(always)]
@@ -467,12 +467,12 @@ fn rewrite6<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     let next = next?;
     let head = frame.data_mut().first_chunk_mut::<HEAD6>()?;
     let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - ETHERNET;
-    if total > usize::from(next.mtu) || next.device.index() >= devices {
+    if total > usize::from(next.mtu) || next.egress.index() >= devices {
         return None;
     }
     head[..12].copy_from_slice(&next.header);
     head[21] -= 1;
     frame.truncate(ETHERNET + total);
     frame.device = next.device;
-    Some(next.device.0)
+    Some(next.egress.0)
 }

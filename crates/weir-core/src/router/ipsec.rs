@@ -145,7 +145,18 @@ impl<B: Buffer> Gateway<B> {
     }
 
     /// Opens all ESP that was found, routes what was in it, and empties every queue.
+    #[inline]
     fn process_queues(&mut self, env: &mut Env<'_, '_, B>) {
+        let waits = |&(device, _): &(DeviceId, Queue)| {
+            env.breath.out.tx.get(device.index()).is_some_and(|queue| !queue.is_empty())
+        };
+        if !env.forwarder.handoff.is_idle() || self.queues.iter().any(waits) {
+            self.process(env);
+        }
+    }
+
+    #[inline(never)]
+    fn process(&mut self, env: &mut Env<'_, '_, B>) {
         for depth in 0.. {
             self.fragments.collect(env);
             self.awaiting.collect(env);

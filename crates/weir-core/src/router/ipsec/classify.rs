@@ -78,32 +78,52 @@ impl Entry {
     /// Classifies, looks up and rewrites a batch, as [`crate::router::forwarder::Forwarder::pass`] does where nothing
     /// is known of IPsec.
     pub fn pass<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
-        let forwarder = &mut *env.forwarder;
-        if forwarder.fast {
-            (self.disposition.sealed, self.disposition.refused) = (0, 0);
-            let mut inspector = Inspector {
-                ipsec: env.ipsec,
-                own: &forwarder.own,
-                query: &mut self.query,
-                disposition: &mut self.disposition,
-                port: env.ipsec.udp_ports.first().copied().unwrap_or(0),
-                more_ports: env.ipsec.udp_ports.len() > 1,
-                question: None,
-                pending: PendingCleartext { places: [0; BATCH], len: 0 },
-                last: None,
+        if env.forwarder.fast {
+            let handed_over = if env.ipsec.sad.is_empty() {
+                self.classify::<false, B>(env, batch)
+            } else {
+                self.classify::<true, B>(env, batch)
             };
-            let tables = env.breath.tables;
-            let stage = &mut forwarder.stage;
-            stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
-            inspector.query_pending(batch.frames());
-            if self.disposition.sealed.count_ones() as usize == batch.len() {
-                return self.hand_off_all(env, batch);
+            if handed_over {
+                return;
             }
-            forwarder.resolve(env.breath, batch);
-            forwarder.stage.divert(self.disposition.sealed, SEALED);
-            forwarder.stage.divert(self.disposition.refused, REFUSED);
         }
         self.dispatch(env, batch);
+    }
+
+    /// Finds each frame's place; returns whether all of the batch was ESP, and was handed over. `OPENS`: there are SAs that open
+    /// ESP.
+    fn classify<const OPENS: bool, B: Buffer>(
+        &mut self,
+        env: &mut Env<'_, '_, B>,
+        batch: &mut Batch<B>,
+    ) -> bool {
+        let forwarder = &mut *env.forwarder;
+        (self.disposition.sealed, self.disposition.refused) = (0, 0);
+        let mut inspector = Inspector::<OPENS> {
+            ipsec: env.ipsec,
+            own: &forwarder.own,
+            query: &mut self.query,
+            disposition: &mut self.disposition,
+            port: env.ipsec.udp_ports.first().copied().unwrap_or(0).to_be_bytes(),
+            more_ports: OPENS && env.ipsec.udp_ports.len() > 1,
+            question: None,
+            asks_all: false,
+            pending: PendingCleartext { places: [0; BATCH], len: 0 },
+            last: None,
+        };
+        let tables = env.breath.tables;
+        let stage = &mut forwarder.stage;
+        stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
+        inspector.query_pending(batch.frames());
+        if self.disposition.sealed.count_ones() as usize == batch.len() {
+            self.hand_off_all(env, batch);
+            return true;
+        }
+        forwarder.resolve(env.breath, batch);
+        forwarder.stage.divert(self.disposition.sealed, SEALED);
+        forwarder.stage.divert(self.disposition.refused, REFUSED);
+        false
     }
 
     /// Hands over a batch that is ESP of SAs of ours throughout.
@@ -209,33 +229,36 @@ impl PendingCleartext {
     }
 }
 
-/// What IPsec asks of each common frame.
-struct Inspector<'a> {
+/// What IPsec asks of each common frame; `OPENS`: there are SAs that open ESP.
+struct Inspector<'a, const OPENS: bool> {
     ipsec: &'a Ipsec,
     own: &'a OwnAddresses,
     query: &'a mut SpdQuery,
     disposition: &'a mut Disposition,
     /// The first port ESP may come in on, and whether there are others, which are looked for in a list.
-    port: u16,
+    port: [u8; 2],
     more_ports: bool,
     /// Whom to ask about cleartext of this ingress.
     question: Option<Question<'a>>,
+    /// Each packet is looked at, whatever its port.
+    asks_all: bool,
     pending: PendingCleartext,
     /// Packets of one SA come in a row: the one found last is asked first.
     last: Option<(u32, IpAddr, InboundId)>,
 }
 
-impl<B: Buffer> Inspect<B> for Inspector<'_> {
+impl<B: Buffer, const OPENS: bool> Inspect<B> for Inspector<'_, OPENS> {
     #[inline]
     fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
         self.query_pending(frames);
         self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
+        self.asks_all = self.more_ports | self.question.is_some();
     }
 
     #[inline(always)]
     fn takes4(&mut self, place: usize, head: &[u8; HEAD4], data: &[u8], destination: u32) -> bool {
         let carried = head[ETHERNET + 9];
-        let asks = self.may_be_esp::<{ HEAD4 + 4 }>(carried, data) | self.question.is_some();
+        let asks = self.asks_all | self.may_be_esp::<{ HEAD4 + 4 }>(carried, data);
         asks && {
             let is_fragment = get16(head, ETHERNET + 6) & FRAGMENT != 0;
             self.takes(place, (carried, is_fragment), &data[HEAD4..], IpAddr::V4(destination.into()))
@@ -245,22 +268,24 @@ impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline(always)]
     fn takes6(&mut self, place: usize, head: &[u8; HEAD6], data: &[u8], destination: u128) -> bool {
         let carried = head[ETHERNET + 6];
-        let asks = self.may_be_esp::<{ HEAD6 + 4 }>(carried, data) | self.question.is_some();
+        let asks = self.asks_all | self.may_be_esp::<{ HEAD6 + 4 }>(carried, data);
         asks && self.takes(place, (carried, false), &data[HEAD6..], IpAddr::V6(destination.into()))
     }
 }
 
-impl Inspector<'_> {
+impl<const OPENS: bool> Inspector<'_, OPENS> {
     /// Whether a common packet of protocol `carried`, whose ports end at `PORTS` of its frame, may be ESP: most are told
     /// apart by one comparison of a port.
     #[inline(always)]
     fn may_be_esp<const PORTS: usize>(&self, carried: u8, data: &[u8]) -> bool {
+        if !OPENS {
+            return false;
+        }
         if carried != protocol::UDP {
             return carried == protocol::ESP;
         }
         let Some(head) = data.first_chunk::<PORTS>() else { return false };
-        let port = get16(head, PORTS - 2);
-        self.more_ports || port == self.port
+        [head[PORTS - 2], head[PORTS - 1]] == self.port
     }
 
     /// Takes ESP that an SA of ours opens; of the rest, cleartext the SPD has to be asked about is noted.
@@ -272,7 +297,7 @@ impl Inspector<'_> {
         payload: &[u8],
         destination: IpAddr,
     ) -> bool {
-        if !is_fragment && self.opens(place, carried, payload, destination) {
+        if OPENS && !is_fragment && self.opens(place, carried, payload, destination) {
             return true;
         }
         if self.question.is_some() && !self.own.contains(destination) {

@@ -240,7 +240,6 @@ impl<B: Buffer> Sealer<B> {
             (Disposition::Lost(reason), _) => env.drop_all(run, reason),
             (Disposition::Pass, None) => env.drop_all(run, Reason::PortDown),
             (Disposition::Pass, Some(ring)) => {
-                run.iter_mut().for_each(|frame| frame.device = point.device);
                 if ring.is_empty() {
                     std::mem::swap(ring, run);
                 } else {
@@ -261,7 +260,7 @@ impl<B: Buffer> Sealer<B> {
     ) {
         let (spd, worker) = (point.question.spd, self.ident.worker);
         let mut memo = LookupMemo::new(|found| disposition(spd, worker, found));
-        for (mut frame, &found) in self.run.drain(..).zip(&query.found) {
+        for (frame, &found) in self.run.drain(..).zip(&query.found) {
             let bytes = (frame.len() - network) as u64;
             let (policy, disposition) = match found {
                 None if is_exempt(&frame, network) => (None, Disposition::Pass),
@@ -275,7 +274,6 @@ impl<B: Buffer> Sealer<B> {
                 (Disposition::Lost(reason), _) => env.drop_frame(frame, reason),
                 (Disposition::Pass, None) => env.drop_frame(frame, Reason::PortDown),
                 (Disposition::Pass, Some(ring)) => {
-                    frame.device = point.device;
                     ring.push(frame);
                 }
             }
