@@ -260,6 +260,13 @@ impl Stage {
         }
     }
 
+    /// Places of common frames that forwarding declined, of `count` in the batch.
+    #[cfg(feature = "ipsec")]
+    pub fn declined(&self, count: usize) -> impl Iterator<Item = usize> {
+        let places = self.place.iter().take(count).enumerate();
+        places.filter(|(_, place)| **place == SLOW_COUNTED).map(|(at, _)| at)
+    }
+
     /// Gives the frames of these bits a place that follows from more than forwarding.
     #[cfg(feature = "ipsec")]
     #[inline]
@@ -365,7 +372,7 @@ fn classify4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddress
         & sum.is_multiple_of(0xffff)
         & unicast4(src)
         & unicast4(dst)
-        & !(ingress.foreign & own.maybe4(src));
+        & !(ingress.foreign && own.has4(src));
     (common, dst)
 }
 
@@ -402,7 +409,7 @@ fn classify6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddress
         & (head[21] > 1)
         & global6(src)
         & global6(dst)
-        & !(ingress.foreign & own.maybe6(src));
+        & !(ingress.foreign && own.has6(src));
     (common, dst)
 }
 

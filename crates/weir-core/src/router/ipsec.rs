@@ -183,7 +183,7 @@ impl<B: Buffer> Gateway<B> {
         if breath.out.tx.len() < devices {
             breath.out.tx.resize_with(devices, Vec::new);
         }
-        self.entry.on_snapshot(devices);
+        self.entry.on_snapshot(breath.tables, ipsec);
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
         self.queues.clear();
         self.queues.extend(queues.filter(|&(_, queue)| queue != Queue::Hardware));

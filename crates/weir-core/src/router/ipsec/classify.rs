@@ -1,5 +1,6 @@
-//! Inbound: while forwarding examines a frame's headers, ESP by an SA of ours is found, and cleartext that came in
-//! by a port with a policy enforcement point is put to its SPD (RFC 4301 5.2).
+//! Inbound: ESP by an SA of ours is found, and cleartext that came in by a port with a policy enforcement point is put to
+//! its SPD (RFC 4301 5.2), while forwarding examines a frame's headers. After a batch without ESP that is looked for later,
+//! among the frames forwarding declines: so where there is none, it costs nothing.
 //!
 //! Promises: only a frame the fast path would forward is taken here; everything else the slow path decides about, which
 //! hands ESP over when it finds some. Cleartext goes no further than its policy lets it.
@@ -14,9 +15,11 @@ use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
 use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW, Stage};
 use crate::router::ingress::{Ingress, OwnAddresses};
+use crate::router::next_hop;
+use crate::tables::Tables;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
-use crate::wire::{get16, protocol};
+use crate::wire::{get_array, get16, get32, protocol};
 
 /// More fragments, or an offset.
 const FRAGMENT: u16 = 0x3fff;
@@ -28,7 +31,14 @@ pub(super) struct Entry {
     disposition: Disposition,
     /// What is known of each device's queue.
     known: Vec<Known>,
+    /// Nothing is forwarded to where SAs take packets: ESP can be looked for among what forwarding declines.
+    may_look_later: bool,
+    /// ESP is looked for before forwarding: the last batch had some.
+    looks_first: bool,
 }
+
+/// The SPI and destination found last, and the SA: packets of one SA come in a row.
+type LastFound = Option<(u32, IpAddr, InboundId)>;
 
 /// What is known of frames that the fast path put into a queue since it was emptied. Where it is known of all, none of
 /// them need be looked at.
@@ -62,12 +72,20 @@ impl Entry {
             refused: 0,
             reasons: [Reason::PolicyNone; BATCH],
         };
-        Entry { query: SpdQuery::new(), disposition, known: Vec::new() }
+        Entry {
+            query: SpdQuery::new(),
+            disposition,
+            known: Vec::new(),
+            may_look_later: false,
+            looks_first: true,
+        }
     }
 
-    pub fn on_snapshot(&mut self, devices: usize) {
+    pub fn on_snapshot(&mut self, tables: &Tables, ipsec: &Ipsec) {
         self.known.clear();
-        self.known.resize(devices, Known::default());
+        self.known.resize(tables.devices.len(), Known::default());
+        self.may_look_later = !ipsec.sad.destinations().any(|to| next_hop::may_forward(tables, to));
+        self.looks_first |= !self.may_look_later;
     }
 
     /// What is known of frames in the queue of `device`; from now on nothing is.
@@ -79,10 +97,10 @@ impl Entry {
     /// is known of IPsec.
     pub fn pass<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
         if env.forwarder.fast {
-            let handed_over = if env.ipsec.sad.is_empty() {
-                self.classify::<false, B>(env, batch)
-            } else {
+            let handed_over = if self.looks_first {
                 self.classify::<true, B>(env, batch)
+            } else {
+                self.classify::<false, B>(env, batch)
             };
             if handed_over {
                 return;
@@ -91,22 +109,22 @@ impl Entry {
         self.dispatch(env, batch);
     }
 
-    /// Finds each frame's place; returns whether all of the batch was ESP, and was handed over. `OPENS`: there are SAs that open
-    /// ESP.
-    fn classify<const OPENS: bool, B: Buffer>(
+    /// Finds each frame's place; returns whether all of the batch was ESP, and was handed over. `FIRST`: ESP is looked for
+    /// before forwarding, else among what forwarding declines.
+    fn classify<const FIRST: bool, B: Buffer>(
         &mut self,
         env: &mut Env<'_, '_, B>,
         batch: &mut Batch<B>,
     ) -> bool {
         let forwarder = &mut *env.forwarder;
         (self.disposition.sealed, self.disposition.refused) = (0, 0);
-        let mut inspector = Inspector::<OPENS> {
+        let mut inspector = Inspector::<FIRST> {
             ipsec: env.ipsec,
             own: &forwarder.own,
             query: &mut self.query,
             disposition: &mut self.disposition,
             port: env.ipsec.udp_ports.first().copied().unwrap_or(0).to_be_bytes(),
-            more_ports: OPENS && env.ipsec.udp_ports.len() > 1,
+            more_ports: env.ipsec.udp_ports.len() > 1,
             question: None,
             asks_all: false,
             pending: PendingCleartext { places: [0; BATCH], len: 0 },
@@ -116,11 +134,19 @@ impl Entry {
         let stage = &mut forwarder.stage;
         stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
         inspector.query_pending(batch.frames());
+        self.looks_first = !self.may_look_later || self.disposition.sealed != 0;
         if self.disposition.sealed.count_ones() as usize == batch.len() {
             self.hand_off_all(env, batch);
             return true;
         }
         forwarder.resolve(env.breath, batch);
+        if !FIRST && forwarder.stage.common_device(batch.len()).is_none() {
+            let mut last = None;
+            for place in forwarder.stage.declined(batch.len()) {
+                self.disposition.open_frame(env.ipsec, &mut last, place, batch.frames()[place].data());
+            }
+            self.looks_first |= self.disposition.sealed != 0;
+        }
         forwarder.stage.divert(self.disposition.sealed, SEALED);
         forwarder.stage.divert(self.disposition.refused, REFUSED);
         false
@@ -229,8 +255,8 @@ impl PendingCleartext {
     }
 }
 
-/// What IPsec asks of each common frame; `OPENS`: there are SAs that open ESP.
-struct Inspector<'a, const OPENS: bool> {
+/// What IPsec asks of each common frame; `FIRST`: whether it is ESP, too.
+struct Inspector<'a, const FIRST: bool> {
     ipsec: &'a Ipsec,
     own: &'a OwnAddresses,
     query: &'a mut SpdQuery,
@@ -243,16 +269,15 @@ struct Inspector<'a, const OPENS: bool> {
     /// Each packet is looked at, whatever its port.
     asks_all: bool,
     pending: PendingCleartext,
-    /// Packets of one SA come in a row: the one found last is asked first.
-    last: Option<(u32, IpAddr, InboundId)>,
+    last: LastFound,
 }
 
-impl<B: Buffer, const OPENS: bool> Inspect<B> for Inspector<'_, OPENS> {
+impl<B: Buffer, const FIRST: bool> Inspect<B> for Inspector<'_, FIRST> {
     #[inline]
     fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
         self.query_pending(frames);
         self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
-        self.asks_all = self.more_ports | self.question.is_some();
+        self.asks_all = (FIRST & self.more_ports) | self.question.is_some();
     }
 
     #[inline(always)]
@@ -273,12 +298,12 @@ impl<B: Buffer, const OPENS: bool> Inspect<B> for Inspector<'_, OPENS> {
     }
 }
 
-impl<const OPENS: bool> Inspector<'_, OPENS> {
+impl<const FIRST: bool> Inspector<'_, FIRST> {
     /// Whether a common packet of protocol `carried`, whose ports end at `PORTS` of its frame, may be ESP: most are told
     /// apart by one comparison of a port.
     #[inline(always)]
     fn may_be_esp<const PORTS: usize>(&self, carried: u8, data: &[u8]) -> bool {
-        if !OPENS {
+        if !FIRST {
             return false;
         }
         if carried != protocol::UDP {
@@ -297,30 +322,15 @@ impl<const OPENS: bool> Inspector<'_, OPENS> {
         payload: &[u8],
         destination: IpAddr,
     ) -> bool {
-        if OPENS && !is_fragment && self.opens(place, carried, payload, destination) {
+        if !is_fragment
+            && self.disposition.open(self.ipsec, &mut self.last, place, (carried, payload, destination))
+        {
             return true;
         }
         if self.question.is_some() && !self.own.contains(destination) {
             self.pending.push(place);
         }
         false
-    }
-
-    /// Whether an SA of ours opens ESP that begins with `payload`.
-    #[inline]
-    fn opens(&mut self, place: usize, carried: u8, payload: &[u8], destination: IpAddr) -> bool {
-        let Some(spi) = esp::spi_of(carried, payload, &self.ipsec.udp_ports) else { return false };
-        let id = match self.last {
-            Some((s, d, id)) if s == spi && d == destination => id,
-            _ => {
-                let Some(id) = self.ipsec.sad.id(spi, destination) else { return false };
-                self.last = Some((spi, destination, id));
-                id
-            }
-        };
-        self.disposition.sealed |= 1 << place;
-        self.disposition.ids[place % BATCH] = id;
-        true
     }
 
     /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
@@ -367,6 +377,42 @@ impl<const OPENS: bool> Inspector<'_, OPENS> {
 }
 
 impl Disposition {
+    /// Notes the common frame `data` at `place` as ESP, if an SA of ours opens it.
+    fn open_frame(&mut self, ipsec: &Ipsec, last: &mut LastFound, place: usize, data: &[u8]) -> bool {
+        let packet = data.get(ETHERNET..).unwrap_or(&[]);
+        if let Some(head) = packet.first_chunk::<{ HEAD4 - ETHERNET }>().filter(|head| head[0] >> 4 == 4) {
+            let destination = IpAddr::V4(get32(head, 16).into());
+            let is_fragment = get16(head, 6) & FRAGMENT != 0;
+            return !is_fragment && self.open(ipsec, last, place, (head[9], &data[HEAD4..], destination));
+        }
+        let Some(head) = packet.first_chunk::<{ HEAD6 - ETHERNET }>() else { return false };
+        let destination = IpAddr::V6(u128::from_be_bytes(get_array(head, 24)).into());
+        self.open(ipsec, last, place, (head[6], &data[HEAD6..], destination))
+    }
+
+    /// Notes the frame at `place` as ESP, if an SA of ours opens what it carries: a protocol, bytes, and where they go.
+    #[inline]
+    fn open(
+        &mut self,
+        ipsec: &Ipsec,
+        last: &mut LastFound,
+        place: usize,
+        (carried, payload, destination): (u8, &[u8], IpAddr),
+    ) -> bool {
+        let Some(spi) = esp::spi_of(carried, payload, &ipsec.udp_ports) else { return false };
+        let id = match *last {
+            Some((s, d, id)) if s == spi && d == destination => id,
+            _ => {
+                let Some(id) = ipsec.sad.id(spi, destination) else { return false };
+                *last = Some((spi, destination, id));
+                id
+            }
+        };
+        self.sealed |= 1 << place;
+        self.ids[place % BATCH] = id;
+        true
+    }
+
     fn refuse(&mut self, place: u8, reason: Reason) {
         self.refused |= 1 << place;
         self.reasons[usize::from(place)] = reason;
