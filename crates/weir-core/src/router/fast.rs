@@ -15,6 +15,8 @@
 //! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation; no branch
 //! that depends on a packet's content except "common or not" and "which family".
 
+use std::net::IpAddr;
+
 use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
 use super::next_hop::leads_back;
@@ -150,7 +152,7 @@ impl Stage {
                 ETHERTYPE_IPV4 => {
                     let (common, dst) = classify4(head, data.len(), &ingress, own);
                     self.dst4[n4 % BATCH] = dst;
-                    if common {
+                    if common || mistaken4(head, data.len(), &ingress, own) {
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
                         if !inspect.takes4(place, head, data, dst) {
@@ -163,7 +165,7 @@ impl Stage {
                     let Some(head) = data.first_chunk::<HEAD6>() else { continue };
                     let (common, dst) = classify6(head, data.len(), &ingress, own);
                     self.dst6[n6 % BATCH] = dst;
-                    if common {
+                    if common || mistaken6(head, data.len(), &ingress, own) {
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
                         if !inspect.takes6(place, head, data, dst) {
@@ -372,8 +374,31 @@ fn classify4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddress
         & sum.is_multiple_of(0xffff)
         & unicast4(src)
         & unicast4(dst)
-        & !(ingress.foreign && own.has4(src));
+        & !(ingress.foreign & own.maybe4(src));
     (common, dst)
+}
+
+/// Whether a frame is common but for its source, which the filter takes for one of ours and which is none. Some sources are, and
+/// all their frames would take the slow path.
+#[cold]
+#[inline(never)]
+fn mistaken4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> bool {
+    let src = get32(head, 26);
+    ingress.foreign
+        && own.maybe4(src)
+        && !own.contains(IpAddr::V4(src.into()))
+        && classify4(head, len, &Ingress { foreign: false, ..*ingress }, own).0
+}
+
+/// The same of an IPv6 frame.
+#[cold]
+#[inline(never)]
+fn mistaken6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> bool {
+    let src = u128::from_be_bytes(get_array(head, 22));
+    ingress.foreign
+        && own.maybe6(src)
+        && !own.contains(IpAddr::V6(src.into()))
+        && classify6(head, len, &Ingress { foreign: false, ..*ingress }, own).0
 }
 
 /// Eight bytes at a constant offset, in little-endian order: one load.
@@ -409,7 +434,7 @@ fn classify6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddress
         & (head[21] > 1)
         & global6(src)
         & global6(dst)
-        & !(ingress.foreign && own.has6(src));
+        & !(ingress.foreign & own.maybe6(src));
     (common, dst)
 }
 

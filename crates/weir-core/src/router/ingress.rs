@@ -70,23 +70,6 @@ impl OwnAddresses {
         self.test(Self::bit6(address))
     }
 
-    /// Whether an address is ours, where it mostly is not.
-    #[inline(always)]
-    pub fn has4(&self, address: u32) -> bool {
-        self.maybe4(address) && self.has_exactly(IpAddr::V4(address.into()))
-    }
-
-    #[inline(always)]
-    pub fn has6(&self, address: u128) -> bool {
-        self.maybe6(address) && self.has_exactly(IpAddr::V6(address.into()))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn has_exactly(&self, address: IpAddr) -> bool {
-        self.exact.binary_search(&address).is_ok()
-    }
-
     #[inline(always)]
     fn test(&self, bit: usize) -> bool {
         self.filter[bit / 64 % FILTER_WORDS] >> (bit % 64) & 1 != 0
