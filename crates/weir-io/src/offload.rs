@@ -91,11 +91,11 @@ impl Offload {
 
 /// How ethtool knows an offload.
 enum KnownBy {
-    /// By a command of its own.
+    /// It has a command of its own.
     Command(u32),
-    /// By a bit that several share a command for.
+    /// It is a bit that several share a command for.
     Flag(u32),
-    /// By its name, among the features.
+    /// It is a name among the features.
     Name,
 }
 

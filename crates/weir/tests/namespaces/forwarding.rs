@@ -36,7 +36,7 @@ fn echo_udp_and_tcp_cross_af_packet_ports_whole() {
     everything_crosses("echo_udp_and_tcp_cross_af_packet_ports_whole", "af_packet");
 }
 
-/// Behind the driver, frames come as their senders left them: over a virtual cable with half a checksum.
+/// Frames come as their senders left them: over a virtual cable with half a checksum.
 #[test]
 fn checksums_that_senders_leave_to_their_card_are_finished_behind_the_driver() {
     let test = "checksums_that_senders_leave_to_their_card_are_finished_behind_the_driver";
