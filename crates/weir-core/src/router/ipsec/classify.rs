@@ -8,8 +8,9 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
+use super::rules::{self, Outward};
 use super::spd_query::{LookupMemo, SpdQuery, count};
-use super::{Env, packet_len, rules};
+use super::{Env, packet_len};
 use crate::ipsec::spd::{PolicyIndex, Question};
 use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
@@ -164,6 +165,9 @@ impl Entry {
         let count = batch.len();
         let mut outside = None;
         if let Some(device) = env.forwarder.stage.common_device(count) {
+            if let Some(past) = self.past_enforcement(env, device, batch, &mut outside) {
+                return batch.append_to(&mut env.breath.out.tx[past.index()]);
+            }
             batch.append_to(&mut env.breath.out.tx[usize::from(device)]);
             return self.note(env.ipsec, &env.forwarder.stage, device, 0..count, &mut outside);
         }
@@ -191,6 +195,40 @@ impl Entry {
         }
     }
 
+    /// The device behind the policy enforcement point whose queue is `device`, where its SPD lets all of the batch pass, as
+    /// follows from destinations alone, and nobody waits before it: then it is counted as asked.
+    #[inline]
+    fn past_enforcement<B: Buffer>(
+        &mut self,
+        env: &Env<'_, '_, B>,
+        device: u16,
+        batch: &Batch<B>,
+        outside: &mut Option<OutsideAnswer>,
+    ) -> Option<DeviceId> {
+        let queue = usize::from(device);
+        let &Queue::Enforcement { spd, device: past, .. } = env.ipsec.queues.get(queue)? else { return None };
+        let out = &env.breath.out.tx;
+        if !out.get(queue)?.is_empty() || past.index() >= out.len() {
+            return None;
+        }
+        let stage = &env.forwarder.stage;
+        let answer = outside_answer(env.ipsec, stage, device);
+        *outside = Some((device, answer));
+        let answer = answer?;
+        let question = rules::question(env.ipsec, spd, Direction::Out)?;
+        let Outward::Bypass(policy) = rules::outward(question.spd, Some(answer)) else { return None };
+        let frames = batch.frames();
+        let packets = frames.iter().map(|frame| frame.behind(ETHERNET));
+        if !self.query.lookup.count_outside(question, packets, answer, stage.families(0..frames.len())) {
+            return None;
+        }
+        if policy.is_some() {
+            let bytes = frames.iter().map(|frame| (frame.len() - ETHERNET) as u64).sum();
+            count(question.spd, Direction::Out, policy, frames.len() as u64, bytes);
+        }
+        Some(past)
+    }
+
     /// Keeps what follows from the batch's headers about frames that leave by `device`, for whoever empties its queue.
     /// `outside` is what the last device asked about was told.
     #[inline]
@@ -200,7 +238,7 @@ impl Entry {
         stage: &Stage,
         device: u16,
         places: Range<usize>,
-        outside: &mut Option<(u16, Option<Option<PolicyIndex>>)>,
+        outside: &mut Option<OutsideAnswer>,
     ) {
         let Some(known) = self.known.get_mut(usize::from(device)) else { return };
         known.common += if stage.is_all_ipv4() { places.len() } else { 0 };
@@ -227,6 +265,9 @@ impl Known {
         }
     }
 }
+
+/// A device, and what [`outside_answer`] says of it.
+type OutsideAnswer = (u16, Option<Option<PolicyIndex>>);
 
 /// What every common frame of the batch gets that leaves by the queue of a policy enforcement point, where that follows
 /// from destinations alone.
