@@ -220,6 +220,12 @@ impl<B: Buffer> Batch<B> {
         &mut self.frames
     }
 
+    /// Moves every frame behind those of `queue`, in order of arrival.
+    #[inline]
+    pub fn append_to(&mut self, queue: &mut Vec<Frame<B>>) {
+        queue.append(&mut self.frames);
+    }
+
     /// Takes every frame out, in order of arrival.
     #[inline]
     pub fn drain(&mut self) -> std::vec::Drain<'_, Frame<B>> {

@@ -197,8 +197,10 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjacency {
     pub port: PortId,
-    /// The port's egress.
+    /// The port's device.
     pub device: DeviceId,
+    /// The queue frames go to: the device's, or that of the policy enforcement point before it.
+    pub egress: DeviceId,
     pub next_hop: IpAddr,
     /// Destination and source MAC; meaningful when `ready`.
     pub header: [u8; 12],

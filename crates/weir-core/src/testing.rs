@@ -15,8 +15,8 @@ use crate::ipsec::flow::fuzz_selectors;
 use crate::wire::{
     arp::fuzz_arp, ctnetlink::fuzz_ctnetlink, decode::fuzz_decode, esp::fuzz_esp, ethernet::fuzz_ethernet,
     flow::fuzz_flow, icmpv4::fuzz_icmpv4, icmpv6::fuzz_icmpv6, ipv4::fuzz_ipv4, ipv6::fuzz_ipv6,
-    ndp::fuzz_ndp, nftables::fuzz_nftables, rtnetlink::fuzz_rtnetlink, tcp::fuzz_tcp, udp::fuzz_udp,
-    xfrm::fuzz_xfrm,
+    ndp::fuzz_ndp, nftables::fuzz_nftables, partial_checksum::fuzz_partial_checksum,
+    rtnetlink::fuzz_rtnetlink, tcp::fuzz_tcp, udp::fuzz_udp, xfrm::fuzz_xfrm,
 };
 
 /// Every fuzz function of a packet parser with its name: the smoke test runs them all, `fuzz/` has a target for
@@ -39,4 +39,5 @@ pub const PACKET_PARSERS: &[(&str, FuzzTarget)] = &[
     ("ctnetlink", fuzz_ctnetlink),
     ("nftables", fuzz_nftables),
     ("xfrm", fuzz_xfrm),
+    ("partial_checksum", fuzz_partial_checksum),
 ];

@@ -30,6 +30,7 @@ pub mod ipv6;
 pub mod ndp;
 pub mod netlink;
 pub mod nftables;
+pub mod partial_checksum;
 pub mod rtnetlink;
 pub mod tcp;
 pub mod udp;

@@ -158,6 +158,13 @@ fn known(command: u32) -> Option<usize> {
         0x03 => Some(49),
         // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.
         0x0e | 0x0f => Some(23),
+        // ETHTOOL_GSTRINGS: ethtool_gstrings, with room for the names of 128 features.
+        0x1b => Some(3 + 128 * 8),
+        // ETHTOOL_GSSET_INFO: ethtool_sset_info, with one length.
+        0x37 => Some(5),
+        // ETHTOOL_GFEATURES: ethtool_gfeatures. ETHTOOL_SFEATURES: ethtool_sfeatures. Of 128 features each.
+        0x3a => Some(2 + 4 * 4),
+        0x3b => Some(2 + 4 * 2),
         // ETHTOOL_GRXFH, ETHTOOL_SRXFH, ETHTOOL_GRXCLSRLCNT: ethtool_rxnfc.
         0x29 | 0x2a | 0x2e => Some(48),
         // ETHTOOL_GRXFHINDIR: ethtool_rxfh_indir, with room for the largest table.

@@ -3,8 +3,10 @@
 //!
 //! A router forwards the frames that were on the wire. GRO and LRO merge them before we see them (a merged
 //! frame exceeds every MTU and its parts can't be told apart); TSO, GSO and transmit checksumming let the
-//! sender on the other end of a veth pair leave frames unfinished. The old ethtool interface knows them
-//! all by one ioctl each.
+//! sender on the other end of a veth pair leave frames unfinished. The old ethtool interface knows all
+//! but one by an ioctl each; receive merging by the card (`rx-gro-hw`) is known by name only.
+
+mod features;
 
 use std::ffi::c_char;
 use std::io;
@@ -15,6 +17,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub enum Offload {
     Gro,
     Lro,
+    /// Merging by the card, of frames that can be told apart again. Linux switches it off itself when a generic XDP program
+    /// comes, and on again never: so we do, and put it back.
+    GroHw,
     Tso,
     Gso,
     RxChecksum,
@@ -23,7 +28,7 @@ pub enum Offload {
 }
 
 /// Those that merge received frames: never wanted on a port that forwards.
-pub const MERGING: [Offload; 2] = [Offload::Gro, Offload::Lro];
+pub const MERGING: [Offload; 3] = [Offload::Gro, Offload::Lro, Offload::GroHw];
 
 /// Those that keep from an XDP program what was on the wire: the card takes a VLAN tag off and tells the driver only.
 pub const HIDING: [Offload; 1] = [Offload::RxVlan];
@@ -46,9 +51,10 @@ const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 impl Offload {
-    pub const ALL: [Offload; 7] = [
+    pub const ALL: [Offload; 8] = [
         Offload::Gro,
         Offload::Lro,
+        Offload::GroHw,
         Offload::Tso,
         Offload::Gso,
         Offload::RxChecksum,
@@ -60,6 +66,7 @@ impl Offload {
         match self {
             Offload::Gro => "generic-receive-offload",
             Offload::Lro => "large-receive-offload",
+            Offload::GroHw => "rx-gro-hw",
             Offload::Tso => "tcp-segmentation-offload",
             Offload::Gso => "generic-segmentation-offload",
             Offload::RxChecksum => "rx-checksumming",
@@ -68,46 +75,55 @@ impl Offload {
         }
     }
 
-    fn command(self) -> u32 {
+    fn known_by(self) -> KnownBy {
         match self {
-            Offload::Gro => ETHTOOL_GGRO,
-            Offload::Lro | Offload::RxVlan => ETHTOOL_GFLAGS,
-            Offload::Tso => ETHTOOL_GTSO,
-            Offload::Gso => ETHTOOL_GGSO,
-            Offload::RxChecksum => ETHTOOL_GRXCSUM,
-            Offload::TxChecksum => ETHTOOL_GTXCSUM,
+            Offload::Gro => KnownBy::Command(ETHTOOL_GGRO),
+            Offload::Lro => KnownBy::Flag(ETH_FLAG_LRO),
+            Offload::RxVlan => KnownBy::Flag(ETH_FLAG_RXVLAN),
+            Offload::GroHw => KnownBy::Name,
+            Offload::Tso => KnownBy::Command(ETHTOOL_GTSO),
+            Offload::Gso => KnownBy::Command(ETHTOOL_GGSO),
+            Offload::RxChecksum => KnownBy::Command(ETHTOOL_GRXCSUM),
+            Offload::TxChecksum => KnownBy::Command(ETHTOOL_GTXCSUM),
         }
     }
+}
 
-    /// Its bit, where several share a command.
-    fn flag(self) -> Option<u32> {
-        match self {
-            Offload::Lro => Some(ETH_FLAG_LRO),
-            Offload::RxVlan => Some(ETH_FLAG_RXVLAN),
-            _ => None,
-        }
-    }
+/// How ethtool knows an offload.
+enum KnownBy {
+    /// It has a command of its own.
+    Command(u32),
+    /// It is a bit that several share a command for.
+    Flag(u32),
+    /// It is a name among the features.
+    Name,
 }
 
 /// Whether an offload is on. A device that does not know it has it off.
 pub fn is_on(device: &str, offload: Offload) -> io::Result<bool> {
-    let value = match ethtool(device, offload.command(), 0) {
+    let (command, mask) = match offload.known_by() {
+        KnownBy::Command(command) => (command, u32::MAX),
+        KnownBy::Flag(flag) => (ETHTOOL_GFLAGS, flag),
+        KnownBy::Name => return features::is_active(device, offload.name()),
+    };
+    let value = match ethtool(device, command, 0) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
         other => other?,
     };
-    Ok(value & offload.flag().unwrap_or(u32::MAX) != 0)
+    Ok(value & mask != 0)
 }
 
 /// Switches an offload on or off.
 pub fn set(device: &str, offload: Offload, on: bool) -> io::Result<()> {
-    let value = match offload.flag() {
-        Some(flag) => {
-            let flags = ethtool(device, offload.command(), 0)?;
-            if on { flags | flag } else { flags & !flag }
+    let (command, value) = match offload.known_by() {
+        KnownBy::Command(command) => (command, u32::from(on)),
+        KnownBy::Flag(flag) => {
+            let flags = ethtool(device, ETHTOOL_GFLAGS, 0)?;
+            (ETHTOOL_GFLAGS, if on { flags | flag } else { flags & !flag })
         }
-        None => u32::from(on),
+        KnownBy::Name => return features::set(device, offload.name(), on),
     };
-    ethtool(device, offload.command() + SET, value).map(drop)
+    ethtool(device, command + SET, value).map(drop)
 }
 
 /// Offloads switched off on a device; dropping it switches them on again.

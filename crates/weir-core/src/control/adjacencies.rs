@@ -150,7 +150,8 @@ fn wired(port: PortId, next_hop: IpAddr, of: Option<&Port>, mac: Option<Mac>) ->
     }
     Adjacency {
         port,
-        device: of.map_or(DeviceId(0), |p| p.egress),
+        device: of.map_or(DeviceId(0), |p| p.device),
+        egress: of.map_or(DeviceId(0), |p| p.egress),
         next_hop,
         header,
         ready: of.is_some_and(|p| p.up && (p.point_to_point || mac.is_some())),

@@ -128,6 +128,11 @@ impl Sad {
         None
     }
 
+    /// Where SAs take packets, each address once.
+    pub fn destinations(&self) -> impl Iterator<Item = IpAddr> {
+        self.destinations.keys().copied()
+    }
+
     /// Whether some SA takes packets to `destination`.
     pub fn takes(&self, destination: IpAddr) -> bool {
         self.destinations.contains_key(&destination)

@@ -5,7 +5,8 @@
 //!                  checksum, TTL, martians ──► class, destination     (anything else: class SLOW)
 //! for the batch    Fib4::lookup_batch, Fib6::lookup_batch (of sources too, where a port asks for it)
 //! for each frame   target ─► adjacency ready, fits ─► MAC header, TTL, checksum
-//! for each run     append to Output.tx[device]; SLOW frames go through `slow` at their place
+//! for each run     append to Output.tx[device] (mostly all of the batch, moved at once); SLOW frames go through `slow` at
+//!                  their place
 //! ```
 //!
 //! Headers are examined once: whoever has more to ask of a common frame ([`Inspect`]) asks while they are at hand.
@@ -13,6 +14,8 @@
 //! Promises: what follows a packet in its frame stays behind. Never judges a packet differently from [`super::decide`]; it only declines (tested by
 //! `fast_path_and_slow_path_and_trace_agree`). Frames keep their order of arrival. No allocation; no branch
 //! that depends on a packet's content except "common or not" and "which family".
+
+use std::net::IpAddr;
 
 use super::PortCounters;
 use super::ingress::{Ingress, NeighborCache, OwnAddresses};
@@ -43,9 +46,11 @@ pub(super) const SLOW_COUNTED: u16 = u16::MAX - 1;
 /// ESP by an SA of ours, for the gateway.
 #[cfg(feature = "ipsec")]
 pub(super) const SEALED: u16 = u16::MAX - 2;
-/// A policy lets it go no further. Places of devices are below.
+/// A policy lets it go no further.
 #[cfg(feature = "ipsec")]
 pub(super) const REFUSED: u16 = u16::MAX - 3;
+/// Places of devices are below.
+const NO_DEVICE: u16 = u16::MAX - 3;
 
 /// What is asked of common frames beyond forwarding, while their headers are examined.
 pub(super) trait Inspect<B> {
@@ -147,7 +152,7 @@ impl Stage {
                 ETHERTYPE_IPV4 => {
                     let (common, dst) = classify4(head, data.len(), &ingress, own);
                     self.dst4[n4 % BATCH] = dst;
-                    if common {
+                    if common || mistaken4(head, data.len(), &ingress, own) {
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
                         if !inspect.takes4(place, head, data, dst) {
@@ -160,7 +165,7 @@ impl Stage {
                     let Some(head) = data.first_chunk::<HEAD6>() else { continue };
                     let (common, dst) = classify6(head, data.len(), &ingress, own);
                     self.dst6[n6 % BATCH] = dst;
-                    if common {
+                    if common || mistaken6(head, data.len(), &ingress, own) {
                         seen.rx_packets += 1;
                         seen.rx_bytes += data.len() as u64;
                         if !inspect.takes6(place, head, data, dst) {
@@ -174,6 +179,16 @@ impl Stage {
         }
         received(counters, &ingress, &mut seen);
         (self.count4, self.count6) = (n4.min(BATCH), n6.min(BATCH));
+    }
+
+    /// The device that all `count` frames of the batch leave by, if it is one: they are moved at once then.
+    #[inline(always)]
+    pub fn common_device(&self, count: usize) -> Option<u16> {
+        let places = self.place.get(..count)?;
+        let &first = places.first()?;
+        // No early exit: several are compared at a time.
+        let differ = places.iter().fold(0, |differ, &place| differ | (place ^ first));
+        (differ == 0 && first < NO_DEVICE).then_some(first)
     }
 
     /// The place of frame `at`, and how many frames from it on, of `count` in the batch, share it.
@@ -245,6 +260,13 @@ impl Stage {
                 *value = NO_ROUTE;
             }
         }
+    }
+
+    /// Places of common frames that forwarding declined, of `count` in the batch.
+    #[cfg(feature = "ipsec")]
+    pub fn declined(&self, count: usize) -> impl Iterator<Item = usize> {
+        let places = self.place.iter().take(count).enumerate();
+        places.filter(|(_, place)| **place == SLOW_COUNTED).map(|(at, _)| at)
     }
 
     /// Gives the frames of these bits a place that follows from more than forwarding.
@@ -356,6 +378,29 @@ fn classify4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddress
     (common, dst)
 }
 
+/// Whether a frame is common but for its source, which the filter takes for one of ours and which is none. Some sources are, and
+/// all their frames would take the slow path.
+#[cold]
+#[inline(never)]
+fn mistaken4(head: &[u8; HEAD4], len: usize, ingress: &Ingress, own: &OwnAddresses) -> bool {
+    let src = get32(head, 26);
+    ingress.foreign
+        && own.maybe4(src)
+        && !own.contains(IpAddr::V4(src.into()))
+        && classify4(head, len, &Ingress { foreign: false, ..*ingress }, own).0
+}
+
+/// The same of an IPv6 frame.
+#[cold]
+#[inline(never)]
+fn mistaken6(head: &[u8; HEAD6], len: usize, ingress: &Ingress, own: &OwnAddresses) -> bool {
+    let src = u128::from_be_bytes(get_array(head, 22));
+    ingress.foreign
+        && own.maybe6(src)
+        && !own.contains(IpAddr::V6(src.into()))
+        && classify6(head, len, &Ingress { foreign: false, ..*ingress }, own).0
+}
+
 /// Eight bytes at a constant offset, in little-endian order: one load.
 #[inline(always)]
 fn word<const N: usize>(head: &[u8; N], at: usize) -> u64 {
@@ -437,7 +482,7 @@ fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     let next = next?;
     let head = frame.data_mut().first_chunk_mut::<HEAD4>()?;
     let total = u16::from_be_bytes([head[16], head[17]]);
-    if total > next.mtu || next.device.index() >= devices {
+    if total > next.mtu || next.egress.index() >= devices {
         return None;
     }
     head[..12].copy_from_slice(&next.header);
@@ -446,7 +491,7 @@ fn rewrite4<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     (head[24], head[25]) = (check[0], check[1]);
     frame.truncate(ETHERNET + usize::from(total));
     frame.device = next.device;
-    Some(next.device.0)
+    Some(next.egress.0)
 }
 
 #[inline(always)]
@@ -454,12 +499,12 @@ fn rewrite6<B: Buffer>(next: Option<&Adjacency>, frame: &mut Frame<B>, devices: 
     let next = next?;
     let head = frame.data_mut().first_chunk_mut::<HEAD6>()?;
     let total = usize::from(u16::from_be_bytes([head[18], head[19]])) + HEAD6 - ETHERNET;
-    if total > usize::from(next.mtu) || next.device.index() >= devices {
+    if total > usize::from(next.mtu) || next.egress.index() >= devices {
         return None;
     }
     head[..12].copy_from_slice(&next.header);
     head[21] -= 1;
     frame.truncate(ETHERNET + total);
     frame.device = next.device;
-    Some(next.device.0)
+    Some(next.egress.0)
 }

@@ -80,6 +80,9 @@ impl<B: Buffer> Forwarder<B> {
             self.resolve(breath, batch);
         }
         let count = batch.len();
+        if let Some(device) = self.stage.common_device(count) {
+            return batch.append_to(&mut breath.out.tx[usize::from(device)]);
+        }
         let mut frames = batch.drain();
         let mut at = 0;
         while at < count {

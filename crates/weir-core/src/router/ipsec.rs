@@ -149,7 +149,18 @@ impl<B: Buffer> Gateway<B> {
     }
 
     /// Opens all ESP that was found, routes what was in it, and empties every queue.
+    #[inline]
     fn process_queues(&mut self, env: &mut Env<'_, '_, B>) {
+        let waits = |&(device, _): &(DeviceId, Queue)| {
+            env.breath.out.tx.get(device.index()).is_some_and(|queue| !queue.is_empty())
+        };
+        if !env.forwarder.handoff.is_idle() || self.queues.iter().any(waits) {
+            self.process(env);
+        }
+    }
+
+    #[inline(never)]
+    fn process(&mut self, env: &mut Env<'_, '_, B>) {
         for depth in 0.. {
             self.fragments.collect(env);
             self.awaiting.collect(env);
@@ -176,7 +187,7 @@ impl<B: Buffer> Gateway<B> {
         if breath.out.tx.len() < devices {
             breath.out.tx.resize_with(devices, Vec::new);
         }
-        self.entry.on_snapshot(devices);
+        self.entry.on_snapshot(breath.tables, ipsec);
         let queues = ipsec.queues.iter().enumerate().map(|(i, &queue)| (DeviceId(i as u16), queue));
         self.queues.clear();
         self.queues

@@ -154,7 +154,7 @@ impl Lasting {
         let next = tables.adjacencies.get(id.0 as usize).filter(|next| next.ready).ok_or(NoWay::Neighbor)?;
         let leaves = tables.ports.get(next.port.index()).ok_or(NoWay::Port)?;
         // A policy enforcement point wants to see every packet.
-        if arrived.egress != arrived.device || next.device != leaves.device {
+        if arrived.egress != arrived.device || next.egress != leaves.device {
             return Err(NoWay::Port);
         }
         if arrived.point_to_point || leaves.point_to_point {

@@ -24,6 +24,16 @@ pub(crate) fn target(tables: &Tables, value: u32) -> Target {
     tables.targets.get(value as usize).copied().unwrap_or(Target::NoRoute)
 }
 
+/// Whether packets to an address may be forwarded: a route leads there, and further.
+#[cfg(feature = "ipsec")]
+pub(super) fn may_forward(tables: &Tables, destination: IpAddr) -> bool {
+    let value = match destination {
+        IpAddr::V4(to) => tables.fib4.lookup(to),
+        IpAddr::V6(to) => tables.fib6.lookup(to),
+    };
+    matches!(target(tables, value), Target::Adjacent(_) | Target::Connected(_) | Target::Multipath { .. })
+}
+
 /// The decision for a packet whose header has passed every check.
 pub(super) fn resolve(
     context: &Context<'_>,

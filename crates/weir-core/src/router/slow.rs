@@ -183,18 +183,15 @@ fn send<B: Buffer>(
     network: usize,
 ) {
     // No policy enforcement point asks about what was sealed.
-    let device = match breath.tables.ports.get(next.port.index()) {
-        Some(port) if frame.sealed => port.device,
-        _ => next.device,
-    };
+    let queue = if frame.sealed { next.device } else { next.egress };
     let link = if network == 0 { Link::Ip } else { Link::Ethernet };
-    let Some(ring) = breath.out.tx.get_mut(device.index()) else {
+    let Some(ring) = breath.out.tx.get_mut(queue.index()) else {
         return accounts.drop_frame(frame, link, Reason::PortDown, breath.pool);
     };
     if !relink(&mut frame, next, network) {
         return accounts.drop_frame(frame, link, Reason::FrameTooLarge, breath.pool);
     }
-    frame.device = device;
+    frame.device = next.device;
     ring.push(frame);
 }
 

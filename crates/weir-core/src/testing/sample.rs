@@ -154,7 +154,7 @@ impl Net {
         let name = format!("enforcement point of {}", self.ports[port.index()].name);
         self.devices.push(Device { name, untagged: None, tagged: Vec::new() });
         self.ports[port.index()].egress = device;
-        self.adjacencies.iter_mut().filter(|a| a.port == port).for_each(|a| a.device = device);
+        self.adjacencies.iter_mut().filter(|a| a.port == port).for_each(|a| a.egress = device);
         device
     }
 
@@ -224,7 +224,7 @@ impl Net {
 
     /// A next hop; its MAC is [`neighbor_mac`].
     pub fn adjacency(&mut self, port: PortId, next_hop: IpAddr, ready: bool) -> AdjacencyId {
-        let Port { egress: device, vlan, mtu, mac, .. } = self.ports[port.index()];
+        let Port { device, egress, vlan, mtu, mac, .. } = self.ports[port.index()];
         let last = match next_hop {
             IpAddr::V4(a) => a.octets()[3],
             IpAddr::V6(a) => a.octets()[15],
@@ -232,7 +232,7 @@ impl Net {
         let mut header = [0; 12];
         header[..6].copy_from_slice(&neighbor_mac(port, last));
         header[6..].copy_from_slice(&mac);
-        self.adjacencies.push(Adjacency { port, device, next_hop, header, ready, vlan, mtu });
+        self.adjacencies.push(Adjacency { port, device, egress, next_hop, header, ready, vlan, mtu });
         AdjacencyId(self.adjacencies.len() as u32 - 1)
     }
 

@@ -166,7 +166,7 @@ impl Testbed {
         }));
         let entry = DeviceEntry { name: "point".into(), untagged: None, tagged: Vec::new() };
         self.tables.devices = self.tables.devices.iter().cloned().chain([entry]).collect();
-        let through = |next: &Adjacency| Adjacency { device: DeviceId(2), ..next.clone() };
+        let through = |next: &Adjacency| Adjacency { egress: DeviceId(2), ..next.clone() };
         self.tables.adjacencies = self.tables.adjacencies.iter().map(through).collect();
         self.out = Output::new(self.tables.devices.len());
         self
@@ -254,6 +254,7 @@ fn tables(random: &mut SplitMix64, family: Family, routes: usize) -> (Tables, Ve
     let adjacency = |i: u32| Adjacency {
         port: PortId(1),
         device: DeviceId(1),
+        egress: DeviceId(1),
         next_hop: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2 + i as u8)),
         header: [2, 0, 0, 1, 0, i as u8, OUT_MAC[0], 0, 0, 0, 0, OUT_MAC[5]],
         ready: true,

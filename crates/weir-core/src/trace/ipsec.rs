@@ -138,7 +138,7 @@ pub(super) fn outward(
     let ipsec = tables.ipsec.as_deref()?;
     let next = tables.adjacencies.get(id.0 as usize)?;
     let packet = packet.get(..rules::packet_len(packet)).unwrap_or(packet);
-    match *ipsec.queues.get(next.device.index())? {
+    match *ipsec.queues.get(next.egress.index())? {
         Queue::Tunnel(_) => Some(through_tunnels(context, scribe, ipsec, next, packet.to_vec(), false)),
         Queue::Enforcement { spd, .. } | Queue::Policy(spd) => {
             let question = rules::question(ipsec, spd, Direction::Out)?;

@@ -77,7 +77,7 @@ fn tunnel_is_a_port_that_routes_lead_to() {
     let Target::Adjacent(adjacency) = lookup(&tables, "10.1.2.3") else { panic!("no route") };
     let adjacency = &tables.adjacencies[adjacency.0 as usize];
     assert_eq!(
-        (adjacency.port, adjacency.device, adjacency.ready, adjacency.mtu),
+        (adjacency.port, adjacency.egress, adjacency.ready, adjacency.mtu),
         (id, east.device, true, 1446)
     );
     let tunnel = &ipsec(&tables).tunnels[0];
@@ -98,8 +98,9 @@ fn enforced_port_leaves_by_its_egress_device_and_arrives_by_its_device() {
     assert_eq!(ipsec(&tables).queues[wan.egress.index()], egress);
     assert_eq!(ipsec(&tables).enforcement[id.index()], Some(SpdId(0)));
     let Target::Adjacent(adjacency) = lookup(&tables, "10.2.0.9") else { panic!("no route") };
-    assert_eq!(tables.adjacencies[adjacency.0 as usize].device, wan.egress);
-    assert!(tables.adjacencies[adjacency.0 as usize].ready);
+    let adjacency = &tables.adjacencies[adjacency.0 as usize];
+    assert_eq!((adjacency.device, adjacency.egress), (wan.device, wan.egress));
+    assert!(adjacency.ready);
     let border = &tables.ports[control.port_id("border").expect("a port").index()];
     assert_eq!((border.kind, border.up), (PortKind::Policy, true));
     assert_eq!(ipsec(&tables).queues[border.device.index()], Queue::Policy(SpdId(0)));

@@ -40,6 +40,33 @@ fn packet_that_comes_by_the_tunnel_is_opened_and_routed() {
     }
 }
 
+/// After a batch without ESP it is looked for among what forwarding declines, after one with some before forwarding.
+#[test]
+fn esp_is_opened_whatever_the_batch_before_it_had() {
+    for (params, six) in combinations().chain([(in_udp(gcm()), 0)]) {
+        let mut site = Site::route_mode(params);
+        for round in 0..4 {
+            let clear = site.lan_frame(six, b"through the tunnel");
+            let sealed: Vec<_> = (0..3u8)
+                .map(|n| {
+                    let packet = site.far_packet(six, &[n; 20]);
+                    (DeviceId(1), site.sealed(&packet))
+                })
+                .collect();
+            let [first, second, third] = &sealed[..] else { panic!("three") };
+            assert_eq!(site.w.send(LAN, &clear).forwarded, 1, "round {round}");
+            let seen = site.w.send_all(std::slice::from_ref(first));
+            assert_eq!((seen.forwarded, seen.sent[0].0), (1, DeviceId(0)), "round {round}: {seen:?}");
+            assert_eq!(site.w.send(LAN, &clear).forwarded, 1, "round {round}");
+            let mixed = [(DeviceId(0), clear.clone()), second.clone(), (DeviceId(0), clear), third.clone()];
+            let seen = site.w.send_all(&mixed);
+            assert_eq!((seen.forwarded, &seen.drops[..]), (4, &[][..]), "round {round}: {seen:?}");
+            let inward = seen.sent.iter().filter(|(device, _)| *device == DeviceId(0)).count();
+            assert_eq!(inward, 2, "round {round}: {seen:?}");
+        }
+    }
+}
+
 #[test]
 fn inner_source_that_is_not_behind_the_tunnel_goes_no_further_where_it_asks() {
     for fast in [true, false] {

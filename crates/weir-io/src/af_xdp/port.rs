@@ -9,11 +9,13 @@ use weir_core::device::{Device, DeviceStats, DeviceStatus};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 
 use weir_core::time::Nanos;
+use weir_core::wire::partial_checksum;
 
 use super::lingering::{self, QueueId};
 use super::live::Live;
 use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, PortReport, socket};
+use crate::bpf::attach::XdpMode;
 use crate::bpf::features;
 use crate::interface::{HeldInterrupts, Interface, may_be_a_card};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
@@ -49,6 +51,8 @@ pub struct AfXdp {
     rx_alien: u64,
     /// Frames in chunks of another umem.
     tx_alien: u64,
+    /// Frames may come with checksums that their sender left to a card: a program behind the driver gets them so.
+    finishes_checksums: bool,
     report: PortReport,
 }
 
@@ -189,7 +193,11 @@ impl Device<Chunk> for AfXdp {
                 continue;
             };
             let start = self.held.offset(desc.addr);
-            match batch.push(Frame::new(chunk, start, desc.len as usize, self.device)) {
+            let mut frame = Frame::new(chunk, start, desc.len as usize, self.device);
+            if self.finishes_checksums {
+                partial_checksum::finish(frame.data_mut());
+            }
+            match batch.push(frame) {
                 Ok(()) => received += 1,
                 Err(frame) => pool.put(frame.into_buffer()),
             }
@@ -448,6 +456,7 @@ impl Parts {
             posted: 0,
             rx_alien: 0,
             tx_alien: 0,
+            finishes_checksums: attachment.mode == XdpMode::Generic,
             report,
         })
     }

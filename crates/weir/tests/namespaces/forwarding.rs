@@ -36,6 +36,24 @@ fn echo_udp_and_tcp_cross_af_packet_ports_whole() {
     everything_crosses("echo_udp_and_tcp_cross_af_packet_ports_whole", "af_packet");
 }
 
+/// Frames come as their senders left them: over a virtual cable with half a checksum.
+#[test]
+fn checksums_that_senders_leave_to_their_card_are_finished_behind_the_driver() {
+    let test = "checksums_that_senders_leave_to_their_card_are_finished_behind_the_driver";
+    let Some(testbed) = Testbed::new(test) else { return };
+    testbed.in_client(|| offload::set("c0", Offload::TxChecksum, true)).expect("veth knows this offload");
+    testbed.in_server(|| offload::set("s0", Offload::TxChecksum, true)).expect("veth knows this offload");
+    let workers = "[workers]\nxdp = \"generic\"\nflow_offload = \"off\"\n";
+    let router = testbed.start(&testbed.config("af_xdp", workers));
+    for way in ways() {
+        ping(&testbed, way.client, way.server);
+        Echo::start(&testbed, way.server).bounce(&testbed, 300);
+        stream(&testbed, way.server, 300_000);
+    }
+    router.wait_for_metric("weir_frames_forwarded_total", "", 1200);
+    router.assert_conserved();
+}
+
 #[test]
 fn kernel_addresses_of_the_router_are_answered_by_its_kernel() {
     for kind in ["af_xdp", "af_packet"] {

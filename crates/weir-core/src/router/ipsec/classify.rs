@@ -1,21 +1,26 @@
-//! Inbound: while forwarding examines a frame's headers, ESP by an SA of ours is found, and cleartext that came in
-//! by a port with a policy enforcement point is put to its SPD (RFC 4301 5.2).
+//! Inbound: ESP by an SA of ours is found, and cleartext that came in by a port with a policy enforcement point is put to
+//! its SPD (RFC 4301 5.2), while forwarding examines a frame's headers. After a batch without ESP that is looked for later,
+//! among the frames forwarding declines: so where there is none, it costs nothing.
 //!
 //! Promises: only a frame the fast path would forward is taken here; everything else the slow path decides about, which
 //! hands ESP over when it finds some. Cleartext goes no further than its policy lets it.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
+use super::rules::{self, Outward};
 use super::spd_query::{LookupMemo, SpdQuery, count};
-use super::{Env, packet_len, rules};
+use super::{Env, packet_len};
 use crate::ipsec::spd::{PolicyIndex, Question};
 use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
 use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW, Stage};
 use crate::router::ingress::{Ingress, OwnAddresses};
+use crate::router::next_hop;
+use crate::tables::Tables;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
-use crate::wire::{get16, protocol};
+use crate::wire::{get_array, get16, get32, protocol};
 
 /// More fragments, or an offset.
 const FRAGMENT: u16 = 0x3fff;
@@ -27,7 +32,14 @@ pub(super) struct Entry {
     disposition: Disposition,
     /// What is known of each device's queue.
     known: Vec<Known>,
+    /// Nothing is forwarded to where SAs take packets: ESP can be looked for among what forwarding declines.
+    may_look_later: bool,
+    /// ESP is looked for before forwarding: the last batch had some.
+    looks_first: bool,
 }
+
+/// The SPI and destination found last, and the SA: packets of one SA come in a row.
+type LastFound = Option<(u32, IpAddr, InboundId)>;
 
 /// What is known of frames that the fast path put into a queue since it was emptied. Where it is known of all, none of
 /// them need be looked at.
@@ -61,12 +73,20 @@ impl Entry {
             refused: 0,
             reasons: [Reason::PolicyNone; BATCH],
         };
-        Entry { query: SpdQuery::new(), disposition, known: Vec::new() }
+        Entry {
+            query: SpdQuery::new(),
+            disposition,
+            known: Vec::new(),
+            may_look_later: false,
+            looks_first: true,
+        }
     }
 
-    pub fn on_snapshot(&mut self, devices: usize) {
+    pub fn on_snapshot(&mut self, tables: &Tables, ipsec: &Ipsec) {
         self.known.clear();
-        self.known.resize(devices, Known::default());
+        self.known.resize(tables.devices.len(), Known::default());
+        self.may_look_later = !ipsec.sad.destinations().any(|to| next_hop::may_forward(tables, to));
+        self.looks_first |= !self.may_look_later;
     }
 
     /// What is known of frames in the queue of `device`; from now on nothing is.
@@ -77,32 +97,60 @@ impl Entry {
     /// Classifies, looks up and rewrites a batch, as [`crate::router::forwarder::Forwarder::pass`] does where nothing
     /// is known of IPsec.
     pub fn pass<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
-        let forwarder = &mut *env.forwarder;
-        if forwarder.fast {
-            (self.disposition.sealed, self.disposition.refused) = (0, 0);
-            let mut inspector = Inspector {
-                ipsec: env.ipsec,
-                own: &forwarder.own,
-                query: &mut self.query,
-                disposition: &mut self.disposition,
-                port: env.ipsec.udp_ports.first().copied().unwrap_or(0),
-                more_ports: env.ipsec.udp_ports.len() > 1,
-                question: None,
-                pending: PendingCleartext { places: [0; BATCH], len: 0 },
-                last: None,
+        if env.forwarder.fast {
+            let handed_over = if self.looks_first {
+                self.classify::<true, B>(env, batch)
+            } else {
+                self.classify::<false, B>(env, batch)
             };
-            let tables = env.breath.tables;
-            let stage = &mut forwarder.stage;
-            stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
-            inspector.query_pending(batch.frames());
-            if self.disposition.sealed.count_ones() as usize == batch.len() {
-                return self.hand_off_all(env, batch);
+            if handed_over {
+                return;
             }
-            forwarder.resolve(env.breath, batch);
-            forwarder.stage.divert(self.disposition.sealed, SEALED);
-            forwarder.stage.divert(self.disposition.refused, REFUSED);
         }
         self.dispatch(env, batch);
+    }
+
+    /// Finds each frame's place; returns whether all of the batch was ESP, and was handed over. `FIRST`: ESP is looked for
+    /// before forwarding, else among what forwarding declines.
+    fn classify<const FIRST: bool, B: Buffer>(
+        &mut self,
+        env: &mut Env<'_, '_, B>,
+        batch: &mut Batch<B>,
+    ) -> bool {
+        let forwarder = &mut *env.forwarder;
+        (self.disposition.sealed, self.disposition.refused) = (0, 0);
+        let mut inspector = Inspector::<FIRST> {
+            ipsec: env.ipsec,
+            own: &forwarder.own,
+            query: &mut self.query,
+            disposition: &mut self.disposition,
+            port: env.ipsec.udp_ports.first().copied().unwrap_or(0).to_be_bytes(),
+            more_ports: env.ipsec.udp_ports.len() > 1,
+            question: None,
+            asks_all: false,
+            pending: PendingCleartext { places: [0; BATCH], len: 0 },
+            last: None,
+        };
+        let tables = env.breath.tables;
+        let stage = &mut forwarder.stage;
+        stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
+        inspector.query_pending(batch.frames());
+        self.looks_first = !self.may_look_later || self.disposition.sealed != 0;
+        if self.disposition.sealed.count_ones() as usize == batch.len() {
+            self.hand_off_all(env, batch);
+            return true;
+        }
+        forwarder.resolve(env.breath, batch);
+        if !FIRST && forwarder.stage.common_device(batch.len()).is_none() {
+            let mut last = None;
+            for place in forwarder.stage.declined(batch.len()) {
+                self.disposition.open_frame(env.ipsec, &mut last, place, batch.frames()[place].data());
+            }
+            self.looks_first |= self.disposition.sealed != 0;
+        }
+        forwarder.stage.divert(self.disposition.sealed, SEALED);
+        forwarder.stage.divert(self.disposition.refused, REFUSED);
+        false
     }
 
     /// Hands over a batch that is ESP of SAs of ours throughout.
@@ -114,9 +162,15 @@ impl Entry {
 
     /// Moves every frame to where it was decided to go.
     fn dispatch<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
-        let all_ipv4 = env.forwarder.stage.is_all_ipv4();
-        let mut outside = None;
         let count = batch.len();
+        let mut outside = None;
+        if let Some(device) = env.forwarder.stage.common_device(count) {
+            if let Some(past) = self.past_enforcement(env, device, batch, &mut outside) {
+                return batch.append_to(&mut env.breath.out.tx[past.index()]);
+            }
+            batch.append_to(&mut env.breath.out.tx[usize::from(device)]);
+            return self.note(env.ipsec, &env.forwarder.stage, device, 0..count, &mut outside);
+        }
         let mut frames = batch.drain();
         let mut at = 0;
         while at < count {
@@ -125,17 +179,7 @@ impl Entry {
             at += run;
             if place < REFUSED {
                 env.breath.out.tx[usize::from(place)].extend(frames.by_ref().take(run));
-                if let Some(known) = self.known.get_mut(usize::from(place)) {
-                    known.common += if all_ipv4 { run } else { 0 };
-                    let answer = match outside {
-                        Some((asked, answer)) if asked == place => answer,
-                        _ => outside_answer(env.ipsec, &env.forwarder.stage, place),
-                    };
-                    outside = Some((place, answer));
-                    if let Some(answer) = answer {
-                        known.add_outside(answer, env.forwarder.stage.families(places));
-                    }
-                }
+                self.note(env.ipsec, &env.forwarder.stage, place, places, &mut outside);
                 continue;
             }
             for (place_in_batch, frame) in places.zip(frames.by_ref()) {
@@ -148,6 +192,63 @@ impl Entry {
                     _ => env.forwarder.slow(env.breath, frame, place == SLOW),
                 }
             }
+        }
+    }
+
+    /// The device behind the policy enforcement point whose queue is `device`, where its SPD lets all of the batch pass, as
+    /// follows from destinations alone, and nobody waits before it: then it is counted as asked.
+    #[inline]
+    fn past_enforcement<B: Buffer>(
+        &mut self,
+        env: &Env<'_, '_, B>,
+        device: u16,
+        batch: &Batch<B>,
+        outside: &mut Option<OutsideAnswer>,
+    ) -> Option<DeviceId> {
+        let queue = usize::from(device);
+        let &Queue::Enforcement { spd, device: past, .. } = env.ipsec.queues.get(queue)? else { return None };
+        let out = &env.breath.out.tx;
+        if !out.get(queue)?.is_empty() || past.index() >= out.len() {
+            return None;
+        }
+        let stage = &env.forwarder.stage;
+        let answer = outside_answer(env.ipsec, stage, device);
+        *outside = Some((device, answer));
+        let answer = answer?;
+        let question = rules::question(env.ipsec, spd, Direction::Out)?;
+        let Outward::Bypass(policy) = rules::outward(question.spd, Some(answer)) else { return None };
+        let frames = batch.frames();
+        let packets = frames.iter().map(|frame| frame.behind(ETHERNET));
+        if !self.query.lookup.count_outside(question, packets, answer, stage.families(0..frames.len())) {
+            return None;
+        }
+        if policy.is_some() {
+            let bytes = frames.iter().map(|frame| (frame.len() - ETHERNET) as u64).sum();
+            count(question.spd, Direction::Out, policy, frames.len() as u64, bytes);
+        }
+        Some(past)
+    }
+
+    /// Keeps what follows from the batch's headers about frames that leave by `device`, for whoever empties its queue.
+    /// `outside` is what the last device asked about was told.
+    #[inline]
+    fn note(
+        &mut self,
+        ipsec: &Ipsec,
+        stage: &Stage,
+        device: u16,
+        places: Range<usize>,
+        outside: &mut Option<OutsideAnswer>,
+    ) {
+        let Some(known) = self.known.get_mut(usize::from(device)) else { return };
+        known.common += if stage.is_all_ipv4() { places.len() } else { 0 };
+        let answer = match *outside {
+            Some((asked, answer)) if asked == device => answer,
+            _ => outside_answer(ipsec, stage, device),
+        };
+        *outside = Some((device, answer));
+        if let Some(answer) = answer {
+            known.add_outside(answer, stage.families(places));
         }
     }
 }
@@ -164,6 +265,9 @@ impl Known {
         }
     }
 }
+
+/// A device, and what [`outside_answer`] says of it.
+type OutsideAnswer = (u16, Option<Option<PolicyIndex>>);
 
 /// What every common frame of the batch gets that leaves by the queue of a policy enforcement point, where that follows
 /// from destinations alone.
@@ -192,33 +296,35 @@ impl PendingCleartext {
     }
 }
 
-/// What IPsec asks of each common frame.
-struct Inspector<'a> {
+/// What IPsec asks of each common frame; `FIRST`: whether it is ESP, too.
+struct Inspector<'a, const FIRST: bool> {
     ipsec: &'a Ipsec,
     own: &'a OwnAddresses,
     query: &'a mut SpdQuery,
     disposition: &'a mut Disposition,
     /// The first port ESP may come in on, and whether there are others, which are looked for in a list.
-    port: u16,
+    port: [u8; 2],
     more_ports: bool,
     /// Whom to ask about cleartext of this ingress.
     question: Option<Question<'a>>,
+    /// Each packet is looked at, whatever its port.
+    asks_all: bool,
     pending: PendingCleartext,
-    /// Packets of one SA come in a row: the one found last is asked first.
-    last: Option<(u32, IpAddr, InboundId)>,
+    last: LastFound,
 }
 
-impl<B: Buffer> Inspect<B> for Inspector<'_> {
+impl<B: Buffer, const FIRST: bool> Inspect<B> for Inspector<'_, FIRST> {
     #[inline]
     fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
         self.query_pending(frames);
         self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
+        self.asks_all = (FIRST & self.more_ports) | self.question.is_some();
     }
 
     #[inline(always)]
     fn takes4(&mut self, place: usize, head: &[u8; HEAD4], data: &[u8], destination: u32) -> bool {
         let carried = head[ETHERNET + 9];
-        let asks = self.may_be_esp::<{ HEAD4 + 4 }>(carried, data) | self.question.is_some();
+        let asks = self.asks_all | self.may_be_esp::<{ HEAD4 + 4 }>(carried, data);
         asks && {
             let is_fragment = get16(head, ETHERNET + 6) & FRAGMENT != 0;
             self.takes(place, (carried, is_fragment), &data[HEAD4..], IpAddr::V4(destination.into()))
@@ -228,22 +334,24 @@ impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline(always)]
     fn takes6(&mut self, place: usize, head: &[u8; HEAD6], data: &[u8], destination: u128) -> bool {
         let carried = head[ETHERNET + 6];
-        let asks = self.may_be_esp::<{ HEAD6 + 4 }>(carried, data) | self.question.is_some();
+        let asks = self.asks_all | self.may_be_esp::<{ HEAD6 + 4 }>(carried, data);
         asks && self.takes(place, (carried, false), &data[HEAD6..], IpAddr::V6(destination.into()))
     }
 }
 
-impl Inspector<'_> {
+impl<const FIRST: bool> Inspector<'_, FIRST> {
     /// Whether a common packet of protocol `carried`, whose ports end at `PORTS` of its frame, may be ESP: most are told
     /// apart by one comparison of a port.
     #[inline(always)]
     fn may_be_esp<const PORTS: usize>(&self, carried: u8, data: &[u8]) -> bool {
+        if !FIRST {
+            return false;
+        }
         if carried != protocol::UDP {
             return carried == protocol::ESP;
         }
         let Some(head) = data.first_chunk::<PORTS>() else { return false };
-        let port = get16(head, PORTS - 2);
-        self.more_ports || port == self.port
+        [head[PORTS - 2], head[PORTS - 1]] == self.port
     }
 
     /// Takes ESP that an SA of ours opens; of the rest, cleartext the SPD has to be asked about is noted.
@@ -255,30 +363,15 @@ impl Inspector<'_> {
         payload: &[u8],
         destination: IpAddr,
     ) -> bool {
-        if !is_fragment && self.opens(place, carried, payload, destination) {
+        if !is_fragment
+            && self.disposition.open(self.ipsec, &mut self.last, place, (carried, payload, destination))
+        {
             return true;
         }
         if self.question.is_some() && !self.own.contains(destination) {
             self.pending.push(place);
         }
         false
-    }
-
-    /// Whether an SA of ours opens ESP that begins with `payload`.
-    #[inline]
-    fn opens(&mut self, place: usize, carried: u8, payload: &[u8], destination: IpAddr) -> bool {
-        let Some(spi) = esp::spi_of(carried, payload, &self.ipsec.udp_ports) else { return false };
-        let id = match self.last {
-            Some((s, d, id)) if s == spi && d == destination => id,
-            _ => {
-                let Some(id) = self.ipsec.sad.id(spi, destination) else { return false };
-                self.last = Some((spi, destination, id));
-                id
-            }
-        };
-        self.disposition.sealed |= 1 << place;
-        self.disposition.ids[place % BATCH] = id;
-        true
     }
 
     /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
@@ -325,6 +418,42 @@ impl Inspector<'_> {
 }
 
 impl Disposition {
+    /// Notes the common frame `data` at `place` as ESP, if an SA of ours opens it.
+    fn open_frame(&mut self, ipsec: &Ipsec, last: &mut LastFound, place: usize, data: &[u8]) -> bool {
+        let packet = data.get(ETHERNET..).unwrap_or(&[]);
+        if let Some(head) = packet.first_chunk::<{ HEAD4 - ETHERNET }>().filter(|head| head[0] >> 4 == 4) {
+            let destination = IpAddr::V4(get32(head, 16).into());
+            let is_fragment = get16(head, 6) & FRAGMENT != 0;
+            return !is_fragment && self.open(ipsec, last, place, (head[9], &data[HEAD4..], destination));
+        }
+        let Some(head) = packet.first_chunk::<{ HEAD6 - ETHERNET }>() else { return false };
+        let destination = IpAddr::V6(u128::from_be_bytes(get_array(head, 24)).into());
+        self.open(ipsec, last, place, (head[6], &data[HEAD6..], destination))
+    }
+
+    /// Notes the frame at `place` as ESP, if an SA of ours opens what it carries: a protocol, bytes, and where they go.
+    #[inline]
+    fn open(
+        &mut self,
+        ipsec: &Ipsec,
+        last: &mut LastFound,
+        place: usize,
+        (carried, payload, destination): (u8, &[u8], IpAddr),
+    ) -> bool {
+        let Some(spi) = esp::spi_of(carried, payload, &ipsec.udp_ports) else { return false };
+        let id = match *last {
+            Some((s, d, id)) if s == spi && d == destination => id,
+            _ => {
+                let Some(id) = ipsec.sad.id(spi, destination) else { return false };
+                *last = Some((spi, destination, id));
+                id
+            }
+        };
+        self.sealed |= 1 << place;
+        self.ids[place % BATCH] = id;
+        true
+    }
+
     fn refuse(&mut self, place: u8, reason: Reason) {
         self.refused |= 1 << place;
         self.reasons[usize::from(place)] = reason;

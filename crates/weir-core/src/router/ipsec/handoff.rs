@@ -57,6 +57,12 @@ impl<B: Buffer> Handoff<B> {
         self.sealed.frames.is_empty()
     }
 
+    /// Whether nothing is here, neither for an SA nor for one that may come.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_empty() && !self.has_unknown()
+    }
+
     pub(super) fn has_fragments(&self) -> bool {
         !self.fragments.is_empty()
     }

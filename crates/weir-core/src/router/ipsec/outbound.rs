@@ -267,7 +267,6 @@ impl<B: Buffer> Sealer<B> {
             (Disposition::Lost(reason), _) => env.drop_all(run, reason),
             (Disposition::Pass, None) => env.drop_all(run, Reason::PortDown),
             (Disposition::Pass, Some(ring)) => {
-                run.iter_mut().for_each(|frame| frame.device = beyond);
                 if ring.is_empty() {
                     std::mem::swap(ring, run);
                 } else {
@@ -289,7 +288,7 @@ impl<B: Buffer> Sealer<B> {
         let (spd, worker) = (point.question.spd, self.ident.worker);
         let beyond = point.way.cleartext().unwrap_or_default();
         let mut memo = LookupMemo::new(|found| disposition(point, worker, found));
-        for (mut frame, &found) in self.run.drain(..).zip(&query.found) {
+        for (frame, &found) in self.run.drain(..).zip(&query.found) {
             let bytes = (frame.len() - network) as u64;
             let (policy, disposition) = match found {
                 None if is_exempt(&frame, network) && point.way.tunnel().is_none() => {
@@ -305,7 +304,6 @@ impl<B: Buffer> Sealer<B> {
                 (Disposition::Lost(reason), _) => env.drop_frame(frame, reason),
                 (Disposition::Pass, None) => env.drop_frame(frame, Reason::PortDown),
                 (Disposition::Pass, Some(ring)) => {
-                    frame.device = beyond;
                     ring.push(frame);
                 }
             }
