@@ -165,7 +165,7 @@ pub(super) fn outward(
 
 /// Whether a policy enforcement point is behind `next`, not an SPD that is a port.
 fn is_enforced(ipsec: &Ipsec, next: &Adjacency) -> bool {
-    matches!(ipsec.queues.get(next.device.index()), Some(Queue::Enforcement { .. }))
+    matches!(ipsec.queues.get(next.egress.index()), Some(Queue::Enforcement { .. }))
 }
 
 /// Seals by the tunnel behind `next`, and by those its outer packet leads into.

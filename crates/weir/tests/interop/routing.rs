@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_io::process;
 
@@ -191,7 +191,11 @@ fn accelerate(testbed: &Testbed) -> Running {
     command.args(["netns", "exec", &testbed.left, env!("CARGO_BIN_EXE_weir"), "--socket"]).arg(&socket);
     command.args(["accelerate", "l0", "l1"]);
     let running = Running::start(&mut command, socket);
-    until("it is ready", || running.log().contains("is ready").then_some(()));
+    let began = Instant::now();
+    while !running.log().contains("is ready") {
+        assert!(began.elapsed() < Duration::from_secs(20), "not ready in 20 s: {}", running.log());
+        thread::sleep(Duration::from_millis(10));
+    }
     running
 }
 
