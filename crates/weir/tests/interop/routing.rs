@@ -193,7 +193,7 @@ fn accelerate(testbed: &Testbed) -> Running {
     let running = Running::start(&mut command, socket);
     let began = Instant::now();
     while !running.log().contains("is ready") {
-        assert!(began.elapsed() < Duration::from_secs(20), "not ready in 20 s: {}", running.log());
+        assert!(began.elapsed() < Duration::from_secs(60), "not ready in 60 s: {}", running.log());
         thread::sleep(Duration::from_millis(10));
     }
     running
