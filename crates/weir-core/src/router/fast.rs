@@ -48,7 +48,7 @@ pub(super) const SLOW_COUNTED: u16 = u16::MAX - 1;
 pub(super) const SEALED: u16 = u16::MAX - 2;
 /// A policy lets it go no further.
 #[cfg(feature = "ipsec")]
-pub(super) const REFUSED: u16 = u16::MAX - 3;
+pub(super) const REFUSED: u16 = NO_DEVICE;
 /// Places of devices are below.
 const NO_DEVICE: u16 = u16::MAX - 3;
 

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::ingress::OwnAddresses;
-use super::next_hop::target;
+use super::next_hop::{target, target_of};
 use crate::id::{AdjacencyId, Mac, PortId};
 use crate::packet::DeviceId;
 use crate::tables::{Adjacency, Port, Tables, Target};
@@ -65,11 +65,7 @@ pub enum Toward<'a> {
 
 /// Where packets to an address leave; `None` where they are not forwarded.
 pub fn toward(tables: &Tables, destination: IpAddr) -> Option<Toward<'_>> {
-    let value = match destination {
-        IpAddr::V4(v4) => tables.fib4.lookup(v4),
-        IpAddr::V6(v6) => tables.fib6.lookup(v6),
-    };
-    match target(tables, value) {
+    match target_of(tables, destination) {
         Target::Adjacent(id) => Some(Toward::One(tables.adjacencies.get(id.0 as usize)?.port)),
         Target::Connected(port) => Some(Toward::One(port)),
         Target::Multipath { first, len } => {

@@ -24,14 +24,13 @@ pub(crate) fn target(tables: &Tables, value: u32) -> Target {
     tables.targets.get(value as usize).copied().unwrap_or(Target::NoRoute)
 }
 
-/// Whether packets to an address may be forwarded: a route leads there, and further.
-#[cfg(feature = "ipsec")]
-pub(super) fn may_forward(tables: &Tables, destination: IpAddr) -> bool {
+/// What a packet to `destination` reaches by its route.
+pub(crate) fn target_of(tables: &Tables, destination: IpAddr) -> Target {
     let value = match destination {
         IpAddr::V4(to) => tables.fib4.lookup(to),
         IpAddr::V6(to) => tables.fib6.lookup(to),
     };
-    matches!(target(tables, value), Target::Adjacent(_) | Target::Connected(_) | Target::Multipath { .. })
+    target(tables, value)
 }
 
 /// The decision for a packet whose header has passed every check.

@@ -83,9 +83,9 @@ impl<B: Buffer> Forwarder<B> {
         }
     }
 
-    /// Queues a frame for this host's own stack.
+    /// Queues a frame, between this host's own stack and an SPD of route mode.
     #[cfg(feature = "ipsec")]
-    fn deliver(&mut self, breath: &mut Breath<'_, B>, device: DeviceId, mut frame: Frame<B>) {
+    pub(super) fn deliver(&mut self, breath: &mut Breath<'_, B>, device: DeviceId, mut frame: Frame<B>) {
         frame.device = device;
         match breath.out.tx.get_mut(device.index()) {
             Some(ring) => ring.push(frame),

@@ -138,7 +138,8 @@ pub(super) fn outward(
     let ipsec = tables.ipsec.as_deref()?;
     let next = tables.adjacencies.get(id.0 as usize)?;
     let packet = packet.get(..rules::packet_len(packet)).unwrap_or(packet);
-    match *ipsec.queues.get(next.egress.index())? {
+    let queue = *ipsec.queues.get(next.egress.index())?;
+    match queue {
         Queue::Tunnel(_) => Some(through_tunnels(context, scribe, ipsec, next, packet.to_vec(), false)),
         Queue::Enforcement { spd, .. } | Queue::Policy(spd) => {
             let question = rules::question(ipsec, spd, Direction::Out)?;
@@ -147,7 +148,8 @@ pub(super) fn outward(
             let said = rules::outward(spd, found);
             scribe.note("policy out", || (format!("spd {}", spd.name), explain::answer(question, packet)));
             Some(match said {
-                Outward::Bypass(_) if !is_enforced(ipsec, next) => lost(Reason::NoOutboundSa),
+                // Nothing that takes cleartext is behind an SPD that is a port.
+                Outward::Bypass(_) if matches!(queue, Queue::Policy(_)) => lost(Reason::NoOutboundSa),
                 Outward::Bypass(_) => (Verdict::Forward(next.port), "sent as cleartext".into()),
                 Outward::Discard(_, reason) => lost(reason),
                 Outward::Protect(index) => {
@@ -161,11 +163,6 @@ pub(super) fn outward(
         }
         Queue::Hardware | Queue::Host { .. } => None,
     }
-}
-
-/// Whether a policy enforcement point is behind `next`, not an SPD that is a port.
-fn is_enforced(ipsec: &Ipsec, next: &Adjacency) -> bool {
-    matches!(ipsec.queues.get(next.egress.index()), Some(Queue::Enforcement { .. }))
 }
 
 /// Seals by the tunnel behind `next`, and by those its outer packet leads into.

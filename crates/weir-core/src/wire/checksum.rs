@@ -36,6 +36,15 @@ pub fn finish(sum: u64) -> u16 {
     !fold(sum).swap_bytes()
 }
 
+/// The checksum of any transport. UDP's 0 would mean that there is none (RFC 768); to the others both zeros are the same.
+#[inline]
+pub fn finish_transport(sum: u64) -> u16 {
+    match finish(sum) {
+        0 => 0xffff,
+        check => check,
+    }
+}
+
 /// Folds to 16 bits with end-around carries, still in little-endian order.
 #[inline]
 fn fold(sum: u64) -> u16 {

@@ -33,12 +33,7 @@ pub fn finish(frame: &mut [u8]) -> bool {
     if checksum::is_valid_sum(sum + pseudo.sum) {
         return false;
     }
-    // Zero means "no checksum" to UDP, so a sum of zero is sent as its other form (RFC 768).
-    let value = match checksum::finish(sum) {
-        0 => 0xffff,
-        value => value,
-    };
-    segment[field..field + 2].copy_from_slice(&value.to_be_bytes());
+    segment[field..field + 2].copy_from_slice(&checksum::finish_transport(sum).to_be_bytes());
     true
 }
 

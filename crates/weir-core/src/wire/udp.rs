@@ -79,9 +79,8 @@ pub fn write(out: &mut [u8], src_port: u16, dst_port: u16, pseudo_header: u64) -
     put16(out, 2, dst_port);
     put16(out, 4, length);
     put16(out, 6, 0);
-    let check = checksum::finish(checksum::add(pseudo_header, out));
-    // 0 would say that there is none: −0 is its other spelling.
-    put16(out, 6, if check == 0 { 0xffff } else { check });
+    let check = checksum::finish_transport(checksum::add(pseudo_header, out));
+    put16(out, 6, check);
     true
 }
 

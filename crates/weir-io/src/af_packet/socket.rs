@@ -42,11 +42,7 @@ pub fn finish_checksum(frame: &mut [u8], header: VirtioHeader) -> bool {
     if start > frame.len() || field + 2 > frame.len() {
         return false;
     }
-    // Zero means "no checksum" to UDP, so a sum of zero is sent as its other form (RFC 768).
-    let checksum = match checksum::checksum(&frame[start..]) {
-        0 => 0xffff,
-        other => other,
-    };
+    let checksum = checksum::finish_transport(checksum::add(0, &frame[start..]));
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
     true
 }

@@ -110,7 +110,7 @@ impl Cut {
             self.number(out, from..end, number);
         } else if self.header.flags & vnet::NEEDS_CHECKSUM != 0 {
             let field = self.transport + usize::from(self.header.checksum_offset);
-            put16(out, field, filled(checksum::add(0, &packet[self.transport..])));
+            put16(out, field, checksum::finish_transport(checksum::add(0, &packet[self.transport..])));
         }
         Some(len)
     }
@@ -153,13 +153,4 @@ impl Cut {
 /// The sum of slices of even length.
 fn added<const N: usize>(parts: [&[u8]; N]) -> u64 {
     parts.into_iter().fold(0, checksum::add)
-}
-
-/// A checksum of any transport. UDP's 0 would mean that there is none (RFC 768); to the others both zeros are the
-/// same.
-fn filled(sum: u64) -> u16 {
-    match checksum::finish(sum) {
-        0 => 0xffff,
-        check => check,
-    }
 }

@@ -12,7 +12,7 @@ use weir_io::process;
 
 use crate::kernel::End;
 use crate::kernel_keys::{
-    IF_ID, STATE, hosts, kernels_numbers, outbound, replayed, sas, under_load, with_daemons,
+    IF_ID, STATE, hosts, kernels_numbers, outbound, rekey_by_turns, replayed, sas, under_load, with_daemons,
 };
 use crate::kernel_keys_peers::answers;
 use crate::outside::Watch;
@@ -122,19 +122,7 @@ fn what_is_routed_into_a_device_is_carried_and_rekeyed_under_traffic() {
             let (a, b) = hosts(testbed);
             ping(b, a);
             let [out, back] = under_load(testbed, |lost| {
-                let mut known = outbound(&weir);
-                for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys().min(6)).enumerate() {
-                    daemon.told("--rekey", &["--child", "row"]);
-                    until(&format!("rekey {n} has come to weir"), || {
-                        let now = outbound(&weir);
-                        let new = now.difference(&known).next().is_some();
-                        known.extend(now);
-                        new.then_some(())
-                    });
-                    if lost() {
-                        break;
-                    }
-                }
+                rekey_by_turns([&left, &right], &weir, rekeys().min(6), lost);
             });
             figure(&format!(
                 "a device: {} rekeys, {out} packets out and {back} in, none lost",

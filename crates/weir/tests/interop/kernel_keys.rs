@@ -105,6 +105,23 @@ pub(crate) fn outbound(weir: &Weir) -> BTreeSet<String> {
 /// Rekeys somebody asks for, one after the other: five seconds each in the second kernel.
 const BY_HAND: usize = 50;
 
+/// Has the daemons rekey in turns, so many times, each seen here before the next; until a packet is lost.
+pub(crate) fn rekey_by_turns(daemons: [&Daemon; 2], weir: &Weir, times: usize, lost: impl Fn() -> bool) {
+    let mut known = outbound(weir);
+    for (n, daemon) in daemons.into_iter().cycle().take(times).enumerate() {
+        daemon.told("--rekey", &["--child", "row"]);
+        until(&format!("rekey {n} has come to weir"), || {
+            let now = outbound(weir);
+            let new = now.difference(&known).next().is_some();
+            known.extend(now);
+            new.then_some(())
+        });
+        if lost() {
+            break;
+        }
+    }
+}
+
 #[test]
 fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
     with_daemons("kernel_keys::a_child_sa_is_carried_rekeyed_under_traffic_and_deleted", || {
@@ -116,19 +133,7 @@ fn a_child_sa_is_carried_rekeyed_under_traffic_and_deleted() {
         all(a, b, 200, 300_000);
 
         let carried = under_load(&testbed, |lost| {
-            let mut known = outbound(&weir);
-            for (n, daemon) in [&left, &right].into_iter().cycle().take(rekeys().min(BY_HAND)).enumerate() {
-                daemon.told("--rekey", &["--child", "row"]);
-                until(&format!("rekey {n} has come to weir"), || {
-                    let now = outbound(&weir);
-                    let new = now.difference(&known).next().is_some();
-                    known.extend(now);
-                    new.then_some(())
-                });
-                if lost() {
-                    break;
-                }
-            }
+            rekey_by_turns([&left, &right], &weir, rekeys().min(BY_HAND), lost);
         });
         assert!(carried.iter().all(|&packets| packets > 0), "{carried:?}");
         // What the kernel opened because it came before weir had the SA: weir opened it, too.

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::rules::{self, Outward};
+use super::rules::{self, Kind, Outward};
 use super::spd_query::{LookupMemo, SpdQuery, count};
 use super::{Env, packet_len};
 use crate::ipsec::spd::{PolicyIndex, Question};
@@ -16,11 +16,10 @@ use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
 use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW, Stage};
 use crate::router::ingress::{Ingress, OwnAddresses};
-use crate::router::next_hop;
 use crate::tables::Tables;
 use crate::verdict::Reason;
 use crate::wire::ethernet::HEADER_LEN as ETHERNET;
-use crate::wire::{get_array, get16, get32, protocol};
+use crate::wire::{get16, protocol};
 
 /// More fragments, or an offset.
 const FRAGMENT: u16 = 0x3fff;
@@ -37,9 +36,6 @@ pub(super) struct Entry {
     /// ESP is looked for before forwarding: the last batch had some.
     looks_first: bool,
 }
-
-/// The SPI and destination found last, and the SA: packets of one SA come in a row.
-type LastFound = Option<(u32, IpAddr, InboundId)>;
 
 /// What is known of frames that the fast path put into a queue since it was emptied. Where it is known of all, none of
 /// them need be looked at.
@@ -85,7 +81,7 @@ impl Entry {
     pub fn on_snapshot(&mut self, tables: &Tables, ipsec: &Ipsec) {
         self.known.clear();
         self.known.resize(tables.devices.len(), Known::default());
-        self.may_look_later = !ipsec.sad.destinations().any(|to| next_hop::may_forward(tables, to));
+        self.may_look_later = !ipsec.sad.destinations().any(|to| rules::port_towards(tables, to).is_some());
         self.looks_first |= !self.may_look_later;
     }
 
@@ -142,9 +138,13 @@ impl Entry {
         }
         forwarder.resolve(env.breath, batch);
         if !FIRST && forwarder.stage.common_device(batch.len()).is_none() {
-            let mut last = None;
             for place in forwarder.stage.declined(batch.len()) {
-                self.disposition.open_frame(env.ipsec, &mut last, place, batch.frames()[place].data());
+                let packet = batch.frames()[place].behind(ETHERNET);
+                if let (Kind::Esp((spi, to)), _) = rules::kind(env.ipsec, packet)
+                    && let Some(id) = env.ipsec.sad.id(spi, to)
+                {
+                    self.disposition.seal(place, id);
+                }
             }
             self.looks_first |= self.disposition.sealed != 0;
         }
@@ -310,7 +310,8 @@ struct Inspector<'a, const FIRST: bool> {
     /// Each packet is looked at, whatever its port.
     asks_all: bool,
     pending: PendingCleartext,
-    last: LastFound,
+    /// Packets of one SA come in a row: the one found last is asked first.
+    last: Option<(u32, IpAddr, InboundId)>,
 }
 
 impl<B: Buffer, const FIRST: bool> Inspect<B> for Inspector<'_, FIRST> {
@@ -363,15 +364,29 @@ impl<const FIRST: bool> Inspector<'_, FIRST> {
         payload: &[u8],
         destination: IpAddr,
     ) -> bool {
-        if !is_fragment
-            && self.disposition.open(self.ipsec, &mut self.last, place, (carried, payload, destination))
-        {
+        if !is_fragment && self.opens(place, carried, payload, destination) {
             return true;
         }
         if self.question.is_some() && !self.own.contains(destination) {
             self.pending.push(place);
         }
         false
+    }
+
+    /// Whether an SA of ours opens ESP that begins with `payload`.
+    #[inline]
+    fn opens(&mut self, place: usize, carried: u8, payload: &[u8], destination: IpAddr) -> bool {
+        let Some(spi) = esp::spi_of(carried, payload, &self.ipsec.udp_ports) else { return false };
+        let id = match self.last {
+            Some((s, d, id)) if s == spi && d == destination => id,
+            _ => {
+                let Some(id) = self.ipsec.sad.id(spi, destination) else { return false };
+                self.last = Some((spi, destination, id));
+                id
+            }
+        };
+        self.disposition.seal(place, id);
+        true
     }
 
     /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
@@ -418,40 +433,11 @@ impl<const FIRST: bool> Inspector<'_, FIRST> {
 }
 
 impl Disposition {
-    /// Notes the common frame `data` at `place` as ESP, if an SA of ours opens it.
-    fn open_frame(&mut self, ipsec: &Ipsec, last: &mut LastFound, place: usize, data: &[u8]) -> bool {
-        let packet = data.get(ETHERNET..).unwrap_or(&[]);
-        if let Some(head) = packet.first_chunk::<{ HEAD4 - ETHERNET }>().filter(|head| head[0] >> 4 == 4) {
-            let destination = IpAddr::V4(get32(head, 16).into());
-            let is_fragment = get16(head, 6) & FRAGMENT != 0;
-            return !is_fragment && self.open(ipsec, last, place, (head[9], &data[HEAD4..], destination));
-        }
-        let Some(head) = packet.first_chunk::<{ HEAD6 - ETHERNET }>() else { return false };
-        let destination = IpAddr::V6(u128::from_be_bytes(get_array(head, 24)).into());
-        self.open(ipsec, last, place, (head[6], &data[HEAD6..], destination))
-    }
-
-    /// Notes the frame at `place` as ESP, if an SA of ours opens what it carries: a protocol, bytes, and where they go.
+    /// Notes the frame at `place` as ESP that this SA opens.
     #[inline]
-    fn open(
-        &mut self,
-        ipsec: &Ipsec,
-        last: &mut LastFound,
-        place: usize,
-        (carried, payload, destination): (u8, &[u8], IpAddr),
-    ) -> bool {
-        let Some(spi) = esp::spi_of(carried, payload, &ipsec.udp_ports) else { return false };
-        let id = match *last {
-            Some((s, d, id)) if s == spi && d == destination => id,
-            _ => {
-                let Some(id) = ipsec.sad.id(spi, destination) else { return false };
-                *last = Some((spi, destination, id));
-                id
-            }
-        };
+    fn seal(&mut self, place: usize, id: InboundId) {
         self.sealed |= 1 << place;
         self.ids[place % BATCH] = id;
-        true
     }
 
     fn refuse(&mut self, place: u8, reason: Reason) {

@@ -29,14 +29,9 @@ pub(super) fn queue<B: Buffer>(ipsec: &Ipsec, batch: &Batch<B>) -> Option<Device
 #[cold]
 pub(super) fn send<B: Buffer>(env: &mut Env<'_, '_, B>, device: DeviceId, batch: &mut Batch<B>) {
     for mut frame in batch.drain() {
-        if let Err(reason) = trim(&mut frame) {
-            env.drop_frame(frame, reason);
-            continue;
-        }
-        frame.device = device;
-        match env.breath.out.tx.get_mut(device.index()) {
-            Some(ring) => ring.push(frame),
-            None => env.drop_frame(frame, Reason::PortDown),
+        match trim(&mut frame) {
+            Ok(()) => env.forwarder.deliver(env.breath, device, frame),
+            Err(reason) => env.drop_frame(frame, reason),
         }
     }
 }

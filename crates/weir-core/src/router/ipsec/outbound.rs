@@ -52,6 +52,7 @@ impl Beyond {
         }
     }
 
+    /// The port of route mode.
     fn tunnel(self) -> Option<PortId> {
         match self {
             Beyond::Device(_) => None,
@@ -85,7 +86,8 @@ impl PartialEq for Sender {
 /// What becomes of a packet before a port with a policy enforcement point.
 #[derive(Clone, Copy)]
 enum Disposition {
-    Pass,
+    /// It leaves by this device as it is.
+    Pass(DeviceId),
     Seal(Sender),
     Lost(Reason),
 }
@@ -258,21 +260,17 @@ impl<B: Buffer> Sealer<B> {
             let bytes = run.iter().map(|frame| (frame.len() - network) as u64).sum();
             count(point.question.spd, Direction::Out, policy, run.len() as u64, bytes);
         }
-        let beyond = point.way.cleartext().unwrap_or_default();
-        match (disposition, env.breath.out.tx.get_mut(beyond.index())) {
-            (Disposition::Seal(sender), _) => {
+        match disposition {
+            Disposition::Seal(sender) => {
                 let bare = Bare::all(run, network);
                 self.protect(env, point, sender, policy, bare);
             }
-            (Disposition::Lost(reason), _) => env.drop_all(run, reason),
-            (Disposition::Pass, None) => env.drop_all(run, Reason::PortDown),
-            (Disposition::Pass, Some(ring)) => {
-                if ring.is_empty() {
-                    std::mem::swap(ring, run);
-                } else {
-                    ring.append(run);
-                }
-            }
+            Disposition::Lost(reason) => env.drop_all(run, reason),
+            Disposition::Pass(device) => match env.breath.out.tx.get_mut(device.index()) {
+                None => env.drop_all(run, Reason::PortDown),
+                Some(ring) if ring.is_empty() => std::mem::swap(ring, run),
+                Some(ring) => ring.append(run),
+            },
         }
     }
 
@@ -286,26 +284,25 @@ impl<B: Buffer> Sealer<B> {
         network: usize,
     ) {
         let (spd, worker) = (point.question.spd, self.ident.worker);
-        let beyond = point.way.cleartext().unwrap_or_default();
         let mut memo = LookupMemo::new(|found| disposition(point, worker, found));
         for (frame, &found) in self.run.drain(..).zip(&query.found) {
             let bytes = (frame.len() - network) as u64;
-            let (policy, disposition) = match found {
-                None if is_exempt(&frame, network) && point.way.tunnel().is_none() => {
-                    (None, Disposition::Pass)
+            let (policy, disposition) = match (found, point.way) {
+                (None, Beyond::Device(device)) if is_exempt(&frame, network) => {
+                    (None, Disposition::Pass(device))
                 }
                 _ => memo.of(found),
             };
             if let Some(policy) = policy {
                 query.tally.add(spd, Direction::Out, policy, bytes);
             }
-            match (disposition, env.breath.out.tx.get_mut(beyond.index())) {
-                (Disposition::Seal(sender), _) => self.by_sender.push(sender, frame),
-                (Disposition::Lost(reason), _) => env.drop_frame(frame, reason),
-                (Disposition::Pass, None) => env.drop_frame(frame, Reason::PortDown),
-                (Disposition::Pass, Some(ring)) => {
-                    ring.push(frame);
-                }
+            match disposition {
+                Disposition::Seal(sender) => self.by_sender.push(sender, frame),
+                Disposition::Lost(reason) => env.drop_frame(frame, reason),
+                Disposition::Pass(device) => match env.breath.out.tx.get_mut(device.index()) {
+                    None => env.drop_frame(frame, Reason::PortDown),
+                    Some(ring) => ring.push(frame),
+                },
             }
         }
         query.tally.flush(spd, Direction::Out);
@@ -421,7 +418,7 @@ fn disposition(
     let spd = point.question.spd;
     match rules::outward(spd, found) {
         Outward::Bypass(policy) => match point.way.cleartext() {
-            Ok(_) => (policy, Disposition::Pass),
+            Ok(device) => (policy, Disposition::Pass(device)),
             Err(reason) => (policy, Disposition::Lost(reason)),
         },
         Outward::Discard(policy, reason) => (policy, Disposition::Lost(reason)),

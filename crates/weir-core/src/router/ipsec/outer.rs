@@ -9,7 +9,7 @@ use super::too_big::Ident;
 use super::{Env, rules};
 use crate::id::{AdjacencyId, PortId};
 use crate::packet::{Buffer, Frame};
-use crate::router::next_hop::target;
+use crate::router::next_hop::target_of;
 use crate::tables::{Adjacency, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET};
@@ -36,11 +36,7 @@ impl<'a> Way<'a> {
         destination: IpAddr,
         neighbor: impl FnOnce(PortId) -> Option<AdjacencyId>,
     ) -> Way<'a> {
-        let value = match destination {
-            IpAddr::V4(dst) => tables.fib4.lookup(dst),
-            IpAddr::V6(dst) => tables.fib6.lookup(dst),
-        };
-        match target(tables, value) {
+        match target_of(tables, destination) {
             Target::Adjacent(id) => Way::by(tables, id),
             Target::Connected(port) => match neighbor(port) {
                 Some(id) => Way::by(tables, id),

@@ -12,7 +12,7 @@ use crate::ipsec::Flow;
 use crate::ipsec::spd::{Found, PolicyIndex, Question};
 use crate::ipsec::{Action, Direction, Ipsec, Sa, SaId, Spd, SpdId};
 use crate::packet::DeviceId;
-use crate::router::next_hop::target;
+use crate::router::next_hop::target_of;
 use crate::tables::{Owner, Tables, Target};
 use crate::verdict::Reason;
 use crate::wire::{Ipv4, Ipv6, get16, get32, icmpv6, protocol};
@@ -185,12 +185,8 @@ pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
 
 /// The port packets to `address` leave by: an error about a packet carries its address (RFC 1812 4.3.2.4).
 pub(crate) fn port_towards(tables: &Tables, address: IpAddr) -> Option<PortId> {
-    let value = match address {
-        IpAddr::V4(a) => tables.fib4.lookup(a),
-        IpAddr::V6(a) => tables.fib6.lookup(a),
-    };
     let of = |id: AdjacencyId| tables.adjacencies.get(id.0 as usize).map(|next| next.port);
-    match target(tables, value) {
+    match target_of(tables, address) {
         Target::Adjacent(id) => of(id),
         Target::Multipath { first, .. } => tables.multipath.get(first as usize).copied().and_then(of),
         Target::Connected(port) => Some(port),
