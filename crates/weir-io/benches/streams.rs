@@ -199,7 +199,7 @@ fn pass(backend: Backend, sockets: Vec<TcpStream>, over: &AtomicBool) -> (f64, C
                 Event::Ended { .. } | Event::Failed { .. } => {
                     return (thread_time() - start, streams.counters());
                 }
-                Event::Control { .. } | Event::Woken => {}
+                Event::Control { .. } | Event::Released { .. } | Event::Woken => {}
             }
         }
         for to in touched.drain(..) {

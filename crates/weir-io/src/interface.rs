@@ -104,6 +104,12 @@ impl Interface {
     /// A command of ethtool, its argument in the words behind it: as many as its structure has.
     pub(crate) fn ethtool<const WORDS: usize>(&self, argument: &mut [u32; WORDS]) -> io::Result<()> {
         assert!(known(argument[0]) == Some(WORDS), "the kernel would write past the argument");
+        self.ethtool_of_any_length(argument)
+    }
+
+    /// A command of ethtool whose structure ends with as many entries as the device has: the caller asked how many before, and
+    /// has room for more.
+    pub(crate) fn ethtool_of_any_length(&self, argument: &mut [u32]) -> io::Result<()> {
         let mut ifreq = self.request()?;
         ifreq.ifr_ifru.ifru_data = argument.as_mut_ptr().cast();
         // SAFETY: the kernel reads the name, and reads and writes the structure of this command behind the pointer, which
@@ -154,6 +160,8 @@ impl Interface {
 /// Words of the structure of an ethtool command (linux/ethtool.h).
 fn known(command: u32) -> Option<usize> {
     match command {
+        // ETHTOOL_GRXCSUM, ETHTOOL_GTXCSUM, ETHTOOL_GTSO, ETHTOOL_GGSO, ETHTOOL_GFLAGS, ETHTOOL_GGRO, and what sets each: ethtool_value.
+        0x14..=0x17 | 0x1e | 0x1f | 0x23..=0x26 | 0x2b | 0x2c => Some(2),
         // ETHTOOL_GDRVINFO: ethtool_drvinfo.
         0x03 => Some(49),
         // ETHTOOL_GCOALESCE, ETHTOOL_SCOALESCE: ethtool_coalesce.

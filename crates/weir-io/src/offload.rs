@@ -8,9 +8,9 @@
 
 mod features;
 
-use std::ffi::c_char;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::interface::Interface;
 
 /// One offload, with its name as `ethtool -k` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,6 @@ pub const HIDING: [Offload; 1] = [Offload::RxVlan];
 pub const UNFINISHED: [Offload; 3] = [Offload::Tso, Offload::Gso, Offload::TxChecksum];
 
 // linux/ethtool.h
-const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GRXCSUM: u32 = 0x14;
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GTSO: u32 = 0x1e;
@@ -161,38 +160,9 @@ impl Drop for SwitchedOff {
     }
 }
 
-/// `struct ethtool_value`: the argument of every single-value command.
-#[repr(C)]
-struct Value {
-    command: u32,
-    data: u32,
-}
-
+/// A command whose argument is one value (`struct ethtool_value`), and what it says.
 fn ethtool(device: &str, command: u32, data: u32) -> io::Result<u32> {
-    // SAFETY: socket() takes no memory; its result is checked before it is owned.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `socket` is a fresh descriptor that nothing else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    if device.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("device name `{device}` is too long"),
-        ));
-    }
-    let mut value = Value { command, data };
-    // SAFETY: ifreq is plain data for which all zeros is valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, &from) in request.ifr_name.iter_mut().zip(device.as_bytes()) {
-        *to = from as c_char;
-    }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the kernel reads `request` and reads and writes `value` behind it; both outlive the call
-    // and `value` has the layout every single-value command uses.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(value.data)
+    let mut value = [command, data];
+    Interface::open(device)?.ethtool(&mut value)?;
+    Ok(value[1])
 }

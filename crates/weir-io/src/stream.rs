@@ -3,6 +3,7 @@
 //! ```text
 //! register ─► receiving ─► Received{buffer}… ─► Ended (the peer sends no more) │ Failed (nothing more comes)
 //! send(parts) ─► tried once, with the next turn ─► Sent{how many bytes}      close ─► no event any more
+//! release ─► what was under way is told ─► Released{socket}: another thread's streams may register it
 //! ```
 //!
 //! Promises: the same behaviour by io_uring and by epoll; nothing blocks but [`Streams::turn`]; a received buffer
@@ -97,6 +98,11 @@ pub enum Event {
     /// The socket takes bytes again, or has failed: send, and see.
     Writable {
         token: u64,
+    },
+    /// The stream is nobody's any more, and this is its socket: all that was received has been told, and nothing is being sent.
+    Released {
+        token: u64,
+        socket: OwnedFd,
     },
     /// Somebody used the waker.
     Woken,
@@ -204,6 +210,15 @@ impl Streams {
         match &mut self.kernel {
             Kernel::Uring(uring) => uring.close(id),
             Kernel::Epoll(epoll) => epoll.close(id),
+        }
+    }
+
+    /// Gives a stream's socket back, unclosed, once nothing of it is under way: [`Event::Released`], and no event after it. Until
+    /// then events come as ever, and closing the stream closes it. One that has failed is not released.
+    pub fn release(&mut self, id: StreamId) {
+        match &mut self.kernel {
+            Kernel::Uring(uring) => uring.release(id),
+            Kernel::Epoll(epoll) => epoll.release(id),
         }
     }
 

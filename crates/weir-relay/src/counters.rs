@@ -106,6 +106,8 @@ pub struct Tally {
     pub turns: u64,
     /// Receiving was paused to keep a client to its rate.
     pub paused: u64,
+    /// Clients that came from other workers.
+    pub moved: u64,
     pub memory_connections: u64,
     pub memory_buffers: u64,
     pub streams: weir_io::stream::Counters,

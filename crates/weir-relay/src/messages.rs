@@ -2,13 +2,16 @@
 //!
 //! Promises: a worker that is gone needs no command, and nobody waits for it. Refuses: nothing.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use weir_core::relay::Place;
+use weir_io::tls::Kernel;
 
 use super::AuthenticatedConn;
+use super::ConnGuard;
 use super::cross_worker::Doorbell;
 use super::report::Connection;
 use super::session;
@@ -18,8 +21,24 @@ use super::session;
 pub enum Event {
     Admit(Box<AuthenticatedConn>),
     Session(session::Event),
-    Drain { reconnect_in: Duration, try_for: Duration, grace: Duration },
+    /// The connection that was there is to go to another worker.
+    Departed(Place, Box<Moving>),
+    Drain {
+        reconnect_in: Duration,
+        try_for: Duration,
+        grace: Duration,
+    },
     Stop,
+}
+
+/// A connection between two workers.
+#[derive(Debug)]
+pub struct Moving {
+    pub socket: OwnedFd,
+    /// The kernel does its TLS, and this is the rest.
+    pub kernel: Option<Box<Kernel>>,
+    pub guard: ConnGuard,
+    pub client: session::Departed,
 }
 
 /// What a worker is to do.
@@ -29,6 +48,12 @@ pub enum Command {
     AddClient {
         at: Place,
         connection: Box<AuthenticatedConn>,
+        then: Vec<session::Command>,
+    },
+    /// The same of a connection that another worker had.
+    Arrive {
+        at: Place,
+        moving: Box<Moving>,
         then: Vec<session::Command>,
     },
     Session(session::Command),

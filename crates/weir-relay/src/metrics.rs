@@ -97,11 +97,16 @@ impl Scrape {
         let numbers: Vec<String> = self.report.workers.iter().map(|w| w.worker.to_string()).collect();
         let each = || self.report.workers.iter().zip(&numbers);
         type Of = fn(&WorkerReport) -> u64;
-        let families: [(&str, &str, Of); 7] = [
+        let families: [(&str, &str, Of); 8] = [
             ("packets_received", "Packets from clients and other relays", |w| w.packets_in),
             ("packets_forwarded", "Packets given to their receiver's socket", |w| w.packets_forwarded),
             ("packets_handed", "Packets given to another worker", |w| w.packets_handed),
             ("packets_taken", "Packets taken from another worker", |w| w.packets_taken),
+            (
+                "clients_moved",
+                "Clients that came from another worker, to be where those they talk to are",
+                |w| w.moved,
+            ),
             ("bytes_received", "Bytes of frames received", |w| w.bytes_received),
             ("bytes_sent", "Bytes of frames sent", |w| w.bytes_sent),
             ("worker_turns", "Times a worker went round; one that sleeps does once a second", |w| w.turns),

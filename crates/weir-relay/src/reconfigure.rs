@@ -20,6 +20,7 @@ pub enum Action {
     Access(Access),
     Limits(Limits),
     Queues { bytes: usize, frames: usize },
+    Colocate(bool),
     Rates(Rates),
     Home(Home),
     Debug(Vec<Source>),
@@ -59,6 +60,8 @@ pub fn plan(running: &Settings, wanted: &Settings) -> Reconfiguration {
         (now.access != then.access).then(|| Action::Access(then.access.clone())),
         (now.limits != then.limits).then_some(Action::Limits(then.limits)),
         (queues(&running.engine) != (bytes, frames)).then_some(Action::Queues { bytes, frames }),
+        (running.engine.colocate != wanted.engine.colocate)
+            .then_some(Action::Colocate(wanted.engine.colocate)),
         (now.rates != then.rates).then_some(Action::Rates(then.rates)),
         (now.home != then.home).then(|| Action::Home(then.home.clone())),
         (now.debug != then.debug).then(|| Action::Debug(then.debug.clone())),
@@ -109,6 +112,7 @@ impl Action {
                 settings.engine.queue_bytes = bytes;
                 settings.engine.queue_frames = frames;
             }
+            Action::Colocate(on) => settings.engine.colocate = on,
             Action::Rates(rates) => acceptor.rates = rates,
             Action::Home(home) => acceptor.home = home,
             Action::Debug(debug) => acceptor.debug = debug,
@@ -128,6 +132,7 @@ impl fmt::Display for Action {
             Action::Access(_) => f.write_str("access"),
             Action::Limits(_) => f.write_str("limits"),
             Action::Queues { bytes, frames } => write!(f, "queues: {bytes} bytes, {frames} frames"),
+            Action::Colocate(on) => write!(f, "colocate: {on}"),
             Action::Rates(_) => f.write_str("rates"),
             Action::Home(_) => f.write_str("home"),
             Action::Debug(_) => f.write_str("debug"),
@@ -184,10 +189,11 @@ mod tests {
     type Change = fn(&mut Settings);
 
     /// Everything that can change while a relay runs.
-    const CHANGES: [(&str, Change); 10] = [
+    const CHANGES: [(&str, Change); 11] = [
         ("~ access", |s| s.acceptor.access.fail_open = false),
         ("~ limits", |s| s.acceptor.limits.handshakes = 7),
         ("~ queues: 200000 bytes, 4096 frames", |s| s.engine.queue_bytes = 200_000),
+        ("~ colocate: false", |s| s.engine.colocate = false),
         ("~ rates", |s| s.acceptor.rates.send = Some(Rate { bytes_per_second: 1, burst: 2 })),
         ("~ home", |s| s.acceptor.home = Home::Blank),
         ("~ debug", |s| {
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn taking_the_actions_from_any_settings_to_any_others_leaves_nothing_to_change() {
-        // Every subset of changes on either side: 2^10 pairs on a diagonal are enough to meet each with each.
+        // Every subset of changes on either side: 2^11 pairs on a diagonal are enough to meet each with each.
         for number in 0..1_u32 << CHANGES.len() {
             let (mut running, mut wanted) = (settings(), settings());
             for (bit, (_, change)) in CHANGES.iter().enumerate() {

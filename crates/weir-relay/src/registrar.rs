@@ -5,6 +5,8 @@
 //!  workers: who left ─────┴─► registrar (core's Registry) ─┴─► a connection, and its commands, to its worker
 //! ```
 //!
+//! Who talks to a client of another worker may be moved there: [`moves`].
+//!
 //! Promises: a route is in every worker's queue before its connection's worker sends the first frame; a slot is given
 //! again only after its worker has disconnected it; a worker that sleeps is woken once for all commands of a short while.
 //! Refuses: to be waited for by a worker. [`Registrar`] decides, without a thread; [`run`] is the thread.
@@ -19,6 +21,9 @@ use super::inbox::Inbox;
 use super::messages::{self, CommandSender};
 use super::session::{Command, Event};
 use super::{AuthenticatedConn, Role};
+use moves::Move;
+
+mod moves;
 
 /// Heard before workers that sleep are woken: a few microseconds' work each.
 const HEARD: usize = 32;
@@ -67,12 +72,22 @@ pub struct Registrar {
     slots: Vec<Slots>,
     next: ConnId,
     effects: Vec<Effect>,
+    moving: Option<Move>,
+    /// The last number that workers were asked to answer with.
+    fence: u64,
 }
 
 impl Registrar {
     pub fn new(own: Key, limit: usize, workers: usize) -> Registrar {
         let slots = std::iter::repeat_with(Slots::default).take(workers).collect();
-        Registrar { registry: Registry::new(own, limit), slots, next: 1, effects: Vec::new() }
+        Registrar {
+            registry: Registry::new(own, limit),
+            slots,
+            next: 1,
+            effects: Vec::new(),
+            moving: None,
+            fence: 0,
+        }
     }
 
     /// A connection goes to the worker with the fewest: where, and what is to be done there together with it.
@@ -93,10 +108,11 @@ impl Registrar {
             slot: at.slot,
         };
         self.registry.connect(at.conn, entry, &mut self.effects);
-        let mut then = Vec::new();
-        self.take_effects(
-            |to, command| if to == at.worker { then.push(command) } else { commands.push((to, command)) },
-        );
+        let (mut all, mut then) = (Vec::new(), Vec::new());
+        self.take_effects(&mut all);
+        for (to, command) in all {
+            if to == at.worker { then.push(command) } else { commands.push((to, command)) }
+        }
         (at, then)
     }
 
@@ -106,6 +122,8 @@ impl Registrar {
             Event::Closed { at, sent_to } => {
                 self.registry.disconnect(at.conn, &sent_to, effects);
                 self.slots[usize::from(at.worker)].give(at.slot);
+                self.take_effects(commands);
+                self.abandon(at.conn, commands);
             }
             Event::Active(conn) => self.registry.active(conn, effects),
             Event::Watch(conn) => self.registry.watch(conn, effects),
@@ -113,8 +131,10 @@ impl Registrar {
             Event::MeshGone(conn, key) => self.registry.mesh_gone(conn, key, &[], effects),
             Event::SentTo(key, listener) => self.registry.note_sent_to(key, listener),
             Event::ClosePeer(conn, key) => self.registry.close_peer(conn, key, effects),
+            Event::Crossing { conn, with } => self.bring_together(conn, with, commands),
+            Event::Fenced(fence) => self.fenced(fence, commands),
         }
-        self.take_effects(|to, command| commands.push((to, command)));
+        self.take_effects(commands);
     }
 
     /// Everybody is told to come back, and sent what waits for them for at most `grace`; no new connection is accepted.
@@ -127,20 +147,26 @@ impl Registrar {
     ) {
         let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut self.effects);
-        self.take_effects(|to, command| commands.push((to, command)));
+        self.take_effects(commands);
         commands.extend((0..self.slots.len() as u16).map(|worker| (worker, Command::Drain(grace))));
     }
 
-    /// What the registry wants, as commands; a route is every worker's.
-    fn take_effects(&mut self, mut take: impl FnMut(u16, Command)) {
+    /// What the registry wants, as commands; a route is every worker's. Those for a connection that no worker has wait.
+    fn take_effects(&mut self, commands: &mut Commands) {
         for effect in self.effects.drain(..) {
-            match effect {
+            let (at, command) = match effect {
                 Effect::Route { key, to } => {
-                    (0..self.slots.len() as u16).for_each(|worker| take(worker, Command::Route { key, to }));
+                    let workers = 0..self.slots.len() as u16;
+                    commands.extend(workers.map(|worker| (worker, Command::Route { key, to })));
+                    continue;
                 }
-                Effect::Duplicate { at, flagged } => take(at.worker, Command::Flag { at, flagged }),
-                Effect::Send { to, bytes } => take(to.worker, Command::Send { to, bytes }),
-                Effect::Close { at, why } => take(at.worker, Command::Close { at, why }),
+                Effect::Duplicate { at, flagged } => (at, Command::Flag { at, flagged }),
+                Effect::Send { to, bytes } => (to, Command::Send { to, bytes }),
+                Effect::Close { at, why } => (at, Command::Close { at, why }),
+            };
+            match self.moving.as_mut().filter(|moving| moving.withholds(at)) {
+                Some(moving) => moving.withhold(command),
+                None => commands.push((at.worker, command)),
             }
         }
     }
@@ -149,7 +175,7 @@ impl Registrar {
 /// The registrar's thread, until it is told to stop.
 pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
     let wake = || workers.iter().for_each(|worker| worker.doorbell.notify());
-    let (mut all, mut commands) = (Vec::new(), Vec::new());
+    let (mut all, mut commands, mut moving) = (Vec::new(), Vec::new(), None);
     loop {
         inbox.take(&mut all);
         for (n, event) in all.drain(..).enumerate() {
@@ -161,9 +187,18 @@ pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
                     admit(&mut registrar, connection, &mut commands, workers)
                 }
                 messages::Event::Session(event) => registrar.observe(event, &mut commands),
+                messages::Event::Departed(at, connection) => {
+                    moving = Some(connection);
+                    registrar.departed(at, &mut commands);
+                }
                 messages::Event::Drain { reconnect_in, try_for, grace } => {
                     registrar.drain(reconnect_in, try_for, grace, &mut commands);
                 }
+            }
+            if let Some((at, then)) = registrar.arrival(&mut commands)
+                && let Some(moving) = moving.take()
+            {
+                workers[usize::from(at.worker)].put(messages::Command::Arrive { at, moving, then });
             }
             put(&mut commands, workers);
             if n % HEARD == HEARD - 1 {

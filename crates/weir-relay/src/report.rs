@@ -50,6 +50,8 @@ pub struct WorkerReport {
     pub turns: u64,
     /// Times that a client was not read from, to keep it to its rate.
     pub paused: u64,
+    /// Clients that came from other workers, to be where those they talk to are.
+    pub moved: u64,
     pub streams: Counters,
 }
 
@@ -84,6 +86,7 @@ impl WorkerReport {
             ended: End::ALL.iter().map(|&end| (end.name(), tally.ended[end as usize])).collect(),
             turns: tally.turns,
             paused: tally.paused,
+            moved: tally.moved,
             streams: tally.streams,
         }
     }

@@ -12,17 +12,16 @@
 //! is gone keep anything: what waited for it is dropped and counted.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use weir_core::random::SplitMix64;
 use weir_core::relay::frame::{Frame, Kind};
-use weir_core::relay::registry::{Closing, Destination};
 use weir_core::relay::{ConnId, Key, Place, Reason};
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
-use weir_io::stream::{Buffers, Counters, Part};
+use weir_io::stream::{Buffers, Counters};
 use weir_io::tls;
 
 use self::client::{Client, SendState, Who, WriteBatch};
+use self::moving::Held;
 use self::outgoing::Outgoing;
 use self::routes::{KeyHash, Routes};
 use self::sort::Sorted;
@@ -37,6 +36,8 @@ use super::websocket::Unframer;
 
 mod client;
 mod inbound;
+mod messages;
+mod moving;
 mod outbound;
 mod outgoing;
 mod routes;
@@ -45,6 +46,8 @@ mod timers;
 mod transport;
 
 pub use self::client::memory_most;
+pub use self::messages::{Action, Command, Event};
+pub use self::moving::{CROSSINGS, Departed};
 pub use self::outgoing::CrossWorkerBatch;
 
 /// How often full sockets are looked at for those that take nothing.
@@ -95,81 +98,6 @@ pub enum TlsLayer {
     Kernel,
 }
 
-/// What is to be done with a connection's stream, which is named by its slot.
-#[derive(Debug)]
-pub enum Action {
-    /// Send as much of it as the socket takes: answered by [`Session::sent`].
-    Send {
-        slot: u32,
-        parts: Vec<Part>,
-    },
-    /// Answered by [`Session::writable`].
-    NotifyWritable {
-        slot: u32,
-    },
-    /// Receive no more, until `Resume`.
-    Pause {
-        slot: u32,
-    },
-    Resume {
-        slot: u32,
-    },
-    /// After what was to be sent; nothing of this stream may come any more. `notify`: whoever does TLS for it may say so.
-    Close {
-        slot: u32,
-        notify: bool,
-    },
-}
-
-impl Action {
-    pub fn slot(&self) -> u32 {
-        match *self {
-            Action::Send { slot, .. }
-            | Action::NotifyWritable { slot }
-            | Action::Pause { slot }
-            | Action::Resume { slot }
-            | Action::Close { slot, .. } => slot,
-        }
-    }
-}
-
-/// What a session is to do.
-#[derive(Debug)]
-pub enum Command {
-    Route {
-        key: Key,
-        to: Option<Destination>,
-    },
-    Flag {
-        at: Place,
-        flagged: bool,
-    },
-    Send {
-        to: Place,
-        bytes: Vec<u8>,
-    },
-    Close {
-        at: Place,
-        why: Closing,
-    },
-    /// Close everybody who has got all, and the others after so long.
-    Drain(Duration),
-    /// Limits and times are these from now on.
-    Tune(Box<Engine>),
-}
-
-/// What happened, for the registrar.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event {
-    Closed { at: Place, sent_to: Vec<Key> },
-    Active(ConnId),
-    Watch(ConnId),
-    MeshPresent(ConnId, Key),
-    MeshGone(ConnId, Key),
-    SentTo(Key, Key),
-    ClosePeer(ConnId, Key),
-}
-
 /// Clients of one worker, and what is known of all others.
 #[derive(Debug)]
 pub struct Session {
@@ -199,6 +127,8 @@ pub struct Session {
     random: SplitMix64,
     /// Everybody is disconnected, at the latest then.
     drain_until: Option<Nanos>,
+    /// What is for a client that is between two workers.
+    held: Option<Box<Held>>,
     measure: Measure,
 }
 
@@ -241,6 +171,7 @@ impl Session {
             now,
             random: SplitMix64::new(jitter),
             drain_until: None,
+            held: None,
             measure: Measure::default(),
         }
     }
@@ -318,6 +249,10 @@ impl Session {
                     self.close(at.slot, End::Registrar);
                 }
             }
+            Command::Hold { at, fence } => self.hold(at, fence),
+            Command::Fence(fence) => self.events.push(Event::Fenced(fence)),
+            Command::Leave(at) => self.leave(at),
+            Command::ReleaseHeld(conn, to) => self.release_held(conn, to),
             Command::Drain(grace) => {
                 self.drain_until = Some(self.now.saturating_add(grace.as_nanos() as Nanos));
             }
@@ -345,6 +280,15 @@ impl Session {
         if role == Role::Dialled {
             client.say(&Frame::WatchConns);
         }
+        self.insert(at, client);
+        then.into_iter().for_each(|command| self.command(command));
+        // Who is refused has said nothing.
+        if self.at(at).is_some() {
+            self.begin(at.slot, early, unread);
+        }
+    }
+
+    fn insert(&mut self, at: Place, client: Client) {
         let slot = at.slot as usize;
         if self.clients.len() <= slot {
             self.clients.resize_with(slot + 1, || None);
@@ -353,11 +297,6 @@ impl Session {
         self.tally.connections += 1;
         self.keep_alive_later(at.slot, at.conn);
         self.mark(at.slot);
-        then.into_iter().for_each(|command| self.command(command));
-        // Who is refused has said nothing.
-        if self.at(at).is_some() {
-            self.begin(at.slot, early, unread);
-        }
     }
 
     /// The stream of a connection could not be had.
@@ -394,6 +333,9 @@ impl Session {
     pub fn close_all(&mut self) {
         for slot in 0..self.clients.len() as u32 {
             self.close(slot, End::Drained);
+        }
+        if let Some(conn) = self.held.as_ref().map(|held| held.conn()) {
+            self.release_held(conn, None);
         }
     }
 

@@ -93,6 +93,8 @@ pub struct Engine {
     pub buffers: u16,
     /// Connected at once, over all workers.
     pub clients: usize,
+    /// Move a client to the worker of whom it sends most packets to.
+    pub colocate: bool,
     /// What waits for one client at most: data in bytes and frames.
     pub queue_bytes: usize,
     pub queue_frames: usize,
@@ -112,6 +114,7 @@ impl Default for Engine {
             epoll: false,
             buffers: 256,
             clients: 1 << 20,
+            colocate: true,
             queue_bytes: 1 << 20,
             queue_frames: 4096,
             keepalive: Duration::from_secs(60),

@@ -10,7 +10,7 @@
 //! Refuses: to decide anything about frames; that is the session's.
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use self::link::Link;
 use super::counters::{End, Shown};
 use super::cross_worker::{Doorbell, Mailbox};
 use super::inbox::Inbox;
-use super::messages::{Command, Event};
+use super::messages::{Command, Event, Moving};
 use super::session::{self, Action, CrossWorkerBatch, NewConn, Session, Setup, TlsLayer};
 use super::settings::Engine;
 use super::{AuthenticatedConn, TlsMode};
@@ -61,6 +61,8 @@ pub struct RelayWorker {
     others: Vec<Option<Mailbox>>,
     incoming: Vec<Option<Consumer<CrossWorkerBatch>>>,
     shown: Arc<Shown>,
+    /// Connections that go to other workers, until the turn's end.
+    departed: Vec<Event>,
     stopped: bool,
 }
 
@@ -88,6 +90,7 @@ impl RelayWorker {
             others,
             incoming,
             shown,
+            departed: Vec::new(),
             stopped: false,
         }
     }
@@ -160,6 +163,7 @@ impl RelayWorker {
             }
             StreamEvent::Ended { token } => self.session.ended(token as u32),
             StreamEvent::Failed { token, .. } => self.session.failed(token as u32),
+            StreamEvent::Released { token, socket } => self.depart(token as u32, socket),
             StreamEvent::Woken => {}
         }
     }
@@ -175,6 +179,7 @@ impl RelayWorker {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::AddClient { at, connection, then } => self.add_client(at, *connection, then),
+                Command::Arrive { at, moving, then } => self.arrive(at, *moving, then),
                 Command::Session(command) => self.session.command(command),
                 // Whoever asked may have gone.
                 Command::Connections(reply) => drop(reply.send(self.session.connections())),
@@ -198,14 +203,44 @@ impl RelayWorker {
                 return self.session.not_connected(at, then);
             }
         };
-        let slot = at.slot as usize;
-        if self.links.len() <= slot {
-            self.links.resize_with(slot + 1, || None);
-        }
-        self.links[slot] = Some(Link::new(stream, kernel, connection.guard));
+        self.put_link(at.slot, Link::new(stream, kernel, connection.guard));
         let AuthenticatedConn { greeting, early, unread, rates, .. } = connection;
         let connection = NewConn { key, role, address, tls, websocket, greeting, early, unread, rates };
         self.session.connect(at, connection, then);
+    }
+
+    fn put_link(&mut self, slot: u32, link: Link) {
+        let slot = slot as usize;
+        if self.links.len() <= slot {
+            self.links.resize_with(slot + 1, || None);
+        }
+        self.links[slot] = Some(link);
+    }
+
+    /// A socket is free for another worker. Whoever was disconnected meanwhile is told so by its being closed.
+    fn depart(&mut self, slot: u32, socket: OwnedFd) {
+        let Some((at, client)) = self.session.depart(slot) else { return };
+        let Some(Link { kernel, guard, .. }) = self.links.get_mut(slot as usize).and_then(Option::take)
+        else {
+            return;
+        };
+        self.departed.push(Event::Departed(at, Box::new(Moving { socket, kernel, guard, client })));
+    }
+
+    /// Takes over a connection that another worker had.
+    fn arrive(&mut self, at: Place, moving: Moving, then: Vec<session::Command>) {
+        let Moving { socket, kernel, guard, client } = moving;
+        match self.streams.register(socket, u64::from(at.slot), kernel.is_some()) {
+            Ok(stream) => {
+                self.put_link(at.slot, Link::new(stream, kernel, guard));
+                self.session.arrive(at, client, then);
+            }
+            Err(error) => {
+                let address = client.address();
+                tracing::warn!(%address, "relay: the socket could not be taken over: {error}");
+                self.session.not_arrived(at, client, then);
+            }
+        }
     }
 
     /// What other workers have for clients of this one.
@@ -236,6 +271,7 @@ impl RelayWorker {
                 Action::NotifyWritable { .. } => streams.notify_writable(link.stream),
                 Action::Pause { .. } => streams.pause(link.stream),
                 Action::Resume { .. } => streams.resume(link.stream),
+                Action::Release { .. } => streams.release(link.stream),
                 Action::Close { notify, .. } => {
                     if let (true, Some(kernel), Some(socket)) =
                         (notify, &link.kernel, streams.socket(link.stream))
@@ -249,6 +285,7 @@ impl RelayWorker {
             }
         }
         self.registrar.send_all(self.session.events().map(Event::Session));
+        self.registrar.send_all(self.departed.drain(..));
     }
 
     fn show(&mut self) {

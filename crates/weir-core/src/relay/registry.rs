@@ -245,6 +245,21 @@ impl Registry {
         }
     }
 
+    /// A connection is at another worker from now on.
+    pub fn moved(&mut self, conn: ConnId, worker: u16, slot: u32, effects: &mut Vec<Effect>) {
+        let Some(key) = self.connections.get(&conn).map(|entry| entry.key) else { return };
+        let before = self.route(&key);
+        if let Some(entry) = self.connections.get_mut(&conn) {
+            (entry.worker, entry.slot) = (worker, slot);
+        }
+        self.say_route(key, before, effects);
+    }
+
+    /// What is known of a connection.
+    pub fn entry(&self, conn: ConnId) -> Option<&Entry> {
+        self.connections.get(&conn)
+    }
+
     /// A connection that was flagged ([`Effect::Duplicate`]) sent something: it receives from now on.
     pub fn active(&mut self, conn: ConnId, effects: &mut Vec<Effect>) {
         let Some(key) = self.connections.get(&conn).map(|entry| entry.key) else { return };

@@ -137,72 +137,54 @@ impl KeyRequests {
 
     /// The SA as the kernel has it now; none where it has none.
     pub fn query(&mut self, key: &SaKey) -> io::Result<Option<Sa>> {
-        self.socket.send(&xfrm::query_sa(key), 0)?;
-        let mut found = Ok(None);
-        loop {
-            let mut answer = buffer();
-            match self.socket.recv(&mut *answer, 0) {
-                Ok(_) => messages(&answer).filter_map(Result::ok).for_each(|message| match message.kind {
-                    TYPE_ERROR => match refused(message.payload) {
-                        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                        said => found = said.map(|()| None),
-                    },
-                    _ => {
-                        if let Ok(News::Sa(sa)) = xfrm::parse(&message) {
-                            found = Ok(Some(*sa));
-                        }
-                    }
-                }),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return found,
-                Err(e) => return Err(e),
-            }
-        }
+        let (mut found, said) = self.ask(&xfrm::query_sa(key))?;
+        Ok(unless_gone(said)?.and_then(|()| found.pop()))
     }
 
     /// Sends a request about an SA between two questions for it, all in one datagram, which the kernel answers in one go: the SA as
     /// it was microseconds before, and as it is since. None where the kernel has none.
     pub fn around(&mut self, key: &SaKey, request: &[u8]) -> io::Result<Option<(Sa, Sa)>> {
         let question = xfrm::query_sa(key);
-        self.socket.send(&[&question[..], request, &question[..]].concat(), 0)?;
-        let (mut found, mut said) = (Vec::new(), Ok(()));
-        loop {
-            let mut answer = buffer();
-            match self.socket.recv(&mut *answer, 0) {
-                Ok(_) => messages(&answer).filter_map(Result::ok).for_each(|message| match message.kind {
-                    TYPE_ERROR => said = refused(message.payload).and(std::mem::replace(&mut said, Ok(()))),
-                    _ => {
-                        if let Ok(News::Sa(sa)) = xfrm::parse(&message) {
-                            found.push(*sa);
-                        }
-                    }
-                }),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e),
-            }
-        }
-        match said {
-            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
-            Err(e) => Err(e),
-            Ok(()) => Ok(found.pop().and_then(|after| Some((found.pop()?, after)))),
-        }
+        let (mut found, said) = self.ask(&[&question[..], request, &question[..]].concat())?;
+        Ok(unless_gone(said)?.and_then(|()| {
+            let after = found.pop()?;
+            Some((found.pop()?, after))
+        }))
     }
 
     /// Sends a request ([`xfrm::counted`] and its like) and reads what the kernel says to it, which it does before this
     /// returns. ESRCH: the SA is gone.
     pub fn send(&mut self, request: &[u8]) -> io::Result<()> {
-        self.socket.send(request, 0)?;
-        let mut said = Ok(());
+        self.ask(request)?.1
+    }
+
+    /// Sends requests in one datagram and reads all that the kernel answers: the SAs, and the last refusal.
+    fn ask(&mut self, requests: &[u8]) -> io::Result<(Vec<Sa>, io::Result<()>)> {
+        self.socket.send(requests, 0)?;
+        let (mut found, mut said) = (Vec::new(), Ok(()));
         loop {
             let mut answer = buffer();
             match self.socket.recv(&mut *answer, 0) {
                 Ok(_) => {
-                    for message in messages(&answer).filter_map(Result::ok).filter(|m| m.kind == TYPE_ERROR) {
-                        said = refused(message.payload);
+                    for message in messages(&answer).filter_map(Result::ok) {
+                        if message.kind == TYPE_ERROR {
+                            said = refused(message.payload).and(said);
+                        } else if let Ok(News::Sa(sa)) = xfrm::parse(&message) {
+                            found.push(*sa);
+                        }
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return said,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((found, said)),
                 Err(e) => return Err(e),
             }
         }
+    }
+}
+
+/// Nothing where the kernel says that it has no such SA.
+fn unless_gone(said: io::Result<()>) -> io::Result<Option<()>> {
+    match said {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        said => said.map(Some),
     }
 }

@@ -45,6 +45,7 @@ pub(super) struct Epoll {
     slots: Slots<Stream>,
     sends: Vec<(u32, Vec<Part>)>,
     closes: Vec<u32>,
+    releases: Vec<StreamId>,
     /// Streams without a buffer, the longest waiting first.
     starved: VecDeque<StreamId>,
     /// Answers that need no kernel.
@@ -70,6 +71,7 @@ impl Epoll {
             slots: Slots::new(),
             sends: Vec::new(),
             closes: Vec::new(),
+            releases: Vec::new(),
             starved: VecDeque::new(),
             answers: Vec::new(),
             ready: vec![libc::epoll_event { events: 0, u64: 0 }; READY],
@@ -139,6 +141,12 @@ impl Epoll {
         }
     }
 
+    pub(super) fn release(&mut self, id: StreamId) {
+        if self.open(id).is_some() {
+            self.releases.push(id);
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.closes.len()
     }
@@ -173,6 +181,7 @@ impl Epoll {
             // Closing the only descriptor of a socket takes it out of the set.
             self.slots.remove(index);
         }
+        self.release_all(events);
         self.feed(pool.free());
         events.append(&mut self.answers);
         let timeout = if events.len() > before { Some(Duration::ZERO) } else { timeout };
@@ -214,6 +223,20 @@ impl Epoll {
                 let _ = self.set.control(libc::EPOLL_CTL_DEL, stream.socket.as_raw_fd(), 0, 0);
                 stream.watched = 0;
             }
+        }
+    }
+
+    /// Gives sockets back. Nothing of a stream is under way between two turns.
+    fn release_all(&mut self, events: &mut Vec<Event>) {
+        for id in self.releases.drain(..) {
+            if self.slots.get(id).is_none_or(|stream| stream.failed) {
+                continue;
+            }
+            let Some(Stream { token, socket, watched, .. }) = self.slots.remove(id.index) else { continue };
+            if watched != 0 {
+                let _ = self.set.control(libc::EPOLL_CTL_DEL, socket.as_raw_fd(), 0, 0);
+            }
+            events.push(Event::Released { token, socket });
         }
     }
 

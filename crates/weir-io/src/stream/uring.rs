@@ -69,11 +69,13 @@ struct Stream {
     ended: bool,
     failed: bool,
     closing: bool,
+    /// Its socket is given back once nothing is in flight.
+    releasing: bool,
 }
 
 impl Stream {
     fn receives(&self) -> bool {
-        !(self.paused || self.starved || self.ended || self.failed || self.closing)
+        !(self.paused || self.starved || self.ended || self.failed || self.closing || self.releasing)
     }
 }
 
@@ -150,6 +152,7 @@ impl Uring {
             ended: false,
             failed: false,
             closing: false,
+            releasing: false,
         });
         self.reconcile(id.index);
         id
@@ -199,11 +202,39 @@ impl Uring {
         let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing) else { return };
         stream.closing = true;
         self.closing += 1;
-        if stream.polling {
+        self.cancel_all_of(id.index);
+    }
+
+    pub(super) fn release(&mut self, id: StreamId) {
+        let Some(stream) = self.slots.get(id).filter(|stream| !stream.closing) else { return };
+        stream.releasing = true;
+        if stream.in_flight == 0 {
+            // Nothing is there to be cancelled, which is answered by the next turn.
             stream.in_flight += 1;
-            self.submit(operation::cancel(Operation::Writable, id.index));
+            self.submit(operation::cancel(Operation::Receive, id.index));
         }
-        self.reconcile(id.index);
+        self.cancel_all_of(id.index);
+    }
+
+    /// The socket of a stream that is to be released, once nothing is in flight.
+    fn released(&mut self, index: u32) -> Option<Event> {
+        let stream = self.slots.at(index)?;
+        if !stream.releasing || stream.closing || stream.failed || stream.in_flight > 0 {
+            return None;
+        }
+        let Stream { token, socket, .. } = self.slots.remove(index)?;
+        Some(Event::Released { token, socket })
+    }
+
+    /// Ends what waits for the peer; what is being sent has its answer soon.
+    fn cancel_all_of(&mut self, index: u32) {
+        if let Some(stream) = self.slots.at(index)
+            && stream.polling
+        {
+            stream.in_flight += 1;
+            self.submit(operation::cancel(Operation::Writable, index));
+        }
+        self.reconcile(index);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -328,7 +359,7 @@ impl Uring {
             Operation::Send => self.send_completed(index, result, events),
             Operation::Writable => {
                 stream.polling = false;
-                if !stream.closing && !stream.failed {
+                if !stream.closing && !stream.failed && !stream.releasing {
                     events.push(Event::Writable { token: stream.token });
                 }
             }
@@ -342,7 +373,10 @@ impl Uring {
             }
             _ => {}
         }
-        self.reconcile(index);
+        match self.released(index) {
+            Some(event) => events.push(event),
+            None => self.reconcile(index),
+        }
     }
 
     fn receive_completed(

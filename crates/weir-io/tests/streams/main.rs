@@ -4,4 +4,5 @@ mod descriptors;
 mod exchange;
 mod kernel_tls;
 mod random;
+mod released;
 mod support;

@@ -35,6 +35,7 @@ struct Expected {
     read: usize,
     sending: bool,
     over: bool,
+    releasing: bool,
     peer: Option<TcpStream>,
 }
 
@@ -44,6 +45,7 @@ struct World {
     numbers: Numbers,
     next: u64,
     kept: Vec<Event>,
+    released: u32,
 }
 
 impl World {
@@ -69,6 +71,12 @@ impl World {
         let Some(expected) = self.streams.get_mut(&token) else { return };
         let Some(id) = expected.id else { return };
         match choice {
+            // Nothing is asked of a stream that is to be released, but that it be closed.
+            0..=3 | 12..=15 | 18 if expected.releasing => self.turn(),
+            18 if self.numbers.below(4) == 0 => {
+                streams.release(id);
+                expected.releasing = true;
+            }
             0..=3 if !expected.sending && !expected.over => {
                 expected.sending = true;
                 let middle = expected.sent + amount / 3;
@@ -131,6 +139,7 @@ impl World {
             | Event::Ended { token }
             | Event::Failed { token, .. }
             | Event::Sent { token, .. }
+            | Event::Released { token, .. }
             | Event::Writable { token } => *token,
             Event::Woken => panic!("nobody wakes us"),
         };
@@ -153,8 +162,14 @@ impl World {
             Event::Control { .. } => panic!("no records here"),
             _ => {}
         }
-        if matches!(event, Event::Received { .. }) {
-            self.kept.push(event);
+        match event {
+            Event::Received { .. } => self.kept.push(event),
+            Event::Released { socket, .. } => {
+                assert!(std::mem::take(&mut expected.releasing) && !expected.sending, "{token} is let go");
+                expected.id = Some(self.bench.register(socket.into(), token));
+                self.released += 1;
+            }
+            _ => {}
         }
     }
 }
@@ -181,7 +196,7 @@ both! {
         for seed in 0..3 {
             let bench = Bench::new(backend, 16);
             let mut world =
-                World { bench, streams: HashMap::new(), numbers: Numbers(seed), next: 1, kept: Vec::new() };
+                World { bench, streams: HashMap::new(), numbers: Numbers(seed), next: 1, kept: Vec::new(), released: 0 };
             for _ in 0..1500 {
                 world.step();
             }
@@ -202,6 +217,7 @@ both! {
                 world.turn();
                 world.kept.clear();
             }
+            assert!(world.released > 3, "{} streams were let go", world.released);
             for (token, expected) in &mut world.streams {
                 assert!(whole(expected), "seed {seed}, stream {token}: {} of {}, sending {}", expected.received, expected.written, expected.sending);
                 while expected.peer.is_some() && !expected.over && expected.read < expected.sent {

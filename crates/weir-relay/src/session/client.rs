@@ -14,6 +14,7 @@ use weir_core::relay::{ConnId, Frame, Key};
 use weir_core::time::{Nanos, SECOND};
 use weir_io::stream::{Buffer, Part};
 
+use super::moving::Crossings;
 use super::routes::{KeyHash, KeySet, Last, Route, Routes};
 use super::transport::Transport;
 use crate::backlog::{Backlog, DISCO_BYTES_MOST};
@@ -97,6 +98,8 @@ pub enum SendState {
     SocketFull(Nanos),
     /// The client has had its rate.
     RateLimited,
+    /// The client goes to another worker.
+    Leaving,
 }
 
 /// Pairs that another relay forwarded for, which the registrar has been told of.
@@ -143,6 +146,7 @@ pub struct Client {
 
     pub decoder: FrameDecoder,
     pub last: Last,
+    pub crossings: Crossings,
     /// Keys that received from this one.
     pub sent_to: KeySet,
     pub relayed: Relayed,
@@ -190,6 +194,7 @@ impl Client {
             flagged: false,
             decoder: FrameDecoder::new(side),
             last: Last::default(),
+            crossings: Crossings::default(),
             sent_to: KeySet::with_hasher(hash),
             relayed: Relayed::default(),
             not_here: Bucket::new(1, 3, now),

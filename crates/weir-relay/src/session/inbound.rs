@@ -84,6 +84,7 @@ impl Session {
                     Target::There(_) => self.copy(run, &buffer),
                 }
             }
+            self.note_crossings(slot, &sorted.runs);
             self.act(slot, &buffer, &mut sorted);
         } else if !sorted.acts.is_empty() {
             self.act(slot, &buffer, &mut sorted);
@@ -97,6 +98,7 @@ impl Session {
         let mut sorted = std::mem::take(&mut self.sorted);
         let result = self.sort(slot, bytes, &mut sorted);
         sorted.runs.iter().for_each(|run| self.copy(run, bytes));
+        self.note_crossings(slot, &sorted.runs);
         self.act(slot, bytes, &mut sorted);
         self.keep_sorted(sorted);
         result
@@ -143,7 +145,7 @@ impl Session {
         let frames = u64::from(run.frames);
         self.tally.packets_in += frames;
         let Some(client) = client_of(&mut self.clients, to) else {
-            return drop_run(&mut self.tally, &buffer[run.from..run.end]);
+            return self.nobody_here(to, &buffer[run.from..run.end], run.frames);
         };
         self.tally.held += frames;
         if client.stage.parts.capacity() == 0 {
@@ -167,6 +169,9 @@ impl Session {
             }
             Target::There(place) => {
                 self.tally.packets_in += u64::from(run.frames);
+                if self.keeps(|at| at.conn == place.conn) {
+                    return self.keep(bytes, run.frames);
+                }
                 if let Some(other) = self.others.get_mut(usize::from(place.worker)) {
                     other.add(place, bytes, run.frames, self.now, &mut self.pool);
                 }
@@ -178,11 +183,17 @@ impl Session {
     fn lay(&mut self, to: u32, part: Part, bytes: usize, frames: u32) {
         self.tally.packets_in += u64::from(frames);
         let Some(client) = client_of(&mut self.clients, to) else {
-            return drop_run(&mut self.tally, part.bytes());
+            return self.nobody_here(to, part.bytes(), frames);
         };
         self.tally.held += u64::from(frames);
         client.stage.push(part, bytes, frames, self.now);
         self.mark(to);
+    }
+
+    /// Frames for a client that is not here: on its way to another worker, or gone.
+    #[cold]
+    fn nobody_here(&mut self, slot: u32, bytes: &[u8], frames: u32) {
+        if self.departed_from(slot) { self.keep(bytes, frames) } else { drop_run(&mut self.tally, bytes) }
     }
 
     /// What another worker has for a client of this one.

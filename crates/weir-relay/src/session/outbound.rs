@@ -220,6 +220,9 @@ impl Session {
         // How long nothing was taken counts over several tries.
         let since = if sent == 0 { client.stalled_since.unwrap_or(self.now) } else { self.now };
         client.stalled_since = Some(since);
+        if client.send_state == SendState::Leaving {
+            return;
+        }
         // The release of a client that had its rate finds another state, and leaves it.
         client.send_state = SendState::SocketFull(since);
         self.actions.push(Action::NotifyWritable { slot });

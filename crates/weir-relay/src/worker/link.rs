@@ -18,12 +18,12 @@ pub struct Link {
     /// The socket carries plaintext, and this is the rest of TLS.
     pub kernel: Option<Box<Kernel>>,
     /// Goes with the connection.
-    _guard: ConnGuard,
+    pub guard: ConnGuard,
 }
 
 impl Link {
     pub fn new(stream: StreamId, kernel: Option<Box<Kernel>>, guard: ConnGuard) -> Link {
-        Link { stream, kernel, _guard: guard }
+        Link { stream, kernel, guard }
     }
 }
 

@@ -7,6 +7,7 @@ mod forwarding;
 mod fuzz;
 mod member;
 mod mesh;
+mod moving;
 mod peers;
 mod queues;
 mod storm;

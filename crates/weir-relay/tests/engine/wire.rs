@@ -44,13 +44,13 @@ fn sessions(version: &'static rustls::SupportedProtocolVersion) -> (Session, Ses
     (client.finish().expect("keys").0, server.finish().expect("keys").0)
 }
 
-fn secured(relay: &Relay, number: u8, version: &'static rustls::SupportedProtocolVersion) -> Member {
+pub fn secured(relay: &Relay, number: u8, version: &'static rustls::SupportedProtocolVersion) -> Member {
     let (client, server) = sessions(version);
     let wire = Wire::Tls(Box::new(client), Vec::new());
     Member::over(relay, number, As::default(), pair(), (wire, TlsMode::User(server))).greeted()
 }
 
-fn framed(relay: &Relay, number: u8) -> Member {
+pub fn framed(relay: &Relay, number: u8) -> Member {
     let wire = Wire::WebSocket(Vec::new());
     Member::over(relay, number, As::default(), pair(), (wire, TlsMode::Plain)).greeted()
 }

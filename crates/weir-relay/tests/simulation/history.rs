@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_core::random::SplitMix64;
-use weir_core::relay::{Frame, Key};
+use weir_core::relay::{Class, Frame, Key, Reason};
 use weir_core::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use weir_relay::counters::{End, Tally};
 use weir_relay::registrar::Admission;
@@ -70,12 +70,16 @@ pub struct Outcome {
     pub packets_sent: u64,
     pub packets_came: u64,
     pub packets_dropped: u64,
+    /// Packets dropped that found their receiver gone.
+    pub packets_to_nobody: u64,
     pub connections: u64,
     pub restarts: u64,
     /// Histories in which nothing was dropped.
     pub undropped: u64,
     pub paused: u64,
     pub handed: u64,
+    /// Clients that came to another worker.
+    pub moved: u64,
     /// Connections ended, by [`End`].
     pub ended: [u64; End::ALL.len()],
 }
@@ -172,6 +176,7 @@ impl World {
                 let relay = self.random.below(self.relays.len() as u64) as usize;
                 let most = 1 + self.random.below(20) as usize;
                 self.relays[relay].observe(most);
+                self.relays[relay].relocate(&mut self.random);
             }
             10..18 => {
                 let peer = self.random.below(self.peers.len() as u64) as usize;
@@ -390,6 +395,7 @@ impl World {
             self.outcome.connections,
             "somebody was let go"
         );
+        assert_eq!(self.outcome.packets_to_nobody, 0, "everybody is here: {:?}", self.plan);
         if self.outcome.undropped > 0 {
             let receivers: BTreeMap<Key, u64> = self
                 .peers
@@ -404,8 +410,11 @@ impl World {
 impl Outcome {
     fn add(&mut self, tally: &Tally) {
         self.packets_dropped += tally.drops.packets();
+        let to_nobody = |class| tally.drops.of(Reason::GoneDisconnected, class).packets;
+        self.packets_to_nobody += Class::ALL.map(to_nobody).iter().sum::<u64>();
         self.paused += tally.paused;
         self.handed += tally.handed;
+        self.moved += tally.moved;
         for (sum, n) in self.ended.iter_mut().zip(tally.ended) {
             *sum += n;
         }
@@ -417,11 +426,13 @@ impl Outcome {
         self.packets_sent += other.packets_sent;
         self.packets_came += other.packets_came;
         self.packets_dropped += other.packets_dropped;
+        self.packets_to_nobody += other.packets_to_nobody;
         self.connections += other.connections;
         self.restarts += other.restarts;
         self.undropped += other.undropped;
         self.paused += other.paused;
         self.handed += other.handed;
+        self.moved += other.moved;
         for (sum, n) in self.ended.iter_mut().zip(other.ended) {
             *sum += n;
         }

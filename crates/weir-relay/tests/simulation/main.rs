@@ -1,6 +1,7 @@
 //! The relay without sockets: sessions and registrar on virtual time, over streams that do what real ones may.
 //!
-//! Random histories from seeds: clients with and without TLS and WebSocket, relays of a mesh, hostile ones, restarts. In each:
+//! Random histories from seeds: clients with and without TLS and WebSocket, relays of a mesh, hostile ones, restarts, clients that are moved
+//! to other workers. In each:
 //! every packet is in the ledger of its worker after every turn; what comes is what was sent, whole, in order, once, to whom it
 //! was sent; where nobody leaves, all of it comes but what a full queue dropped; a client's memory stays below its bound; at
 //! the end nothing is held and every buffer is back. A failure names its seed: `WEIR_SIMULATION_SEED=<seed>` plays it alone.
@@ -50,13 +51,14 @@ fn fresh_seed() -> u64 {
 fn what_was_sent_comes_whole_and_in_order_but_for_what_a_full_queue_drops() {
     let sum = all(1..16, true);
     assert!(sum.packets_came > 10_000 && sum.packets_dropped > 100 && sum.handed > 1000, "{sum:?}");
-    assert!(sum.paused > 0 && sum.undropped > 0, "{sum:?}");
+    assert!(sum.paused > 0 && sum.undropped > 0 && sum.moved > 50, "{sum:?}");
 }
 
 #[test]
 fn whatever_peers_do_every_packet_is_accounted_for_and_nobody_else_is_let_go() {
     let sum = all(1..26, false);
     assert!(sum.packets_came > 5000 && sum.packets_dropped > 100 && sum.restarts > 5, "{sum:?}");
+    assert!(sum.moved > 20, "{sum:?}");
     // Every way to end was met.
     let never: Vec<_> = End::ALL.iter().filter(|end| sum.ended[**end as usize] == 0).collect();
     assert!(never.is_empty(), "{never:?}: {sum:?}");

@@ -3,18 +3,27 @@
 use std::collections::VecDeque;
 
 use weir_core::random::SplitMix64;
-use weir_core::relay::{Key, Place};
+use weir_core::relay::{ConnId, Key, Place};
 use weir_core::time::Nanos;
 use weir_relay::Engine;
 use weir_relay::counters::Tally;
 use weir_relay::registrar::{Admission, Commands, Registrar};
-use weir_relay::session::{Command, CrossWorkerBatch, Event, NewConn, Session, Setup, memory_most};
+use weir_relay::session::{Command, CrossWorkerBatch, Departed, Event, NewConn, Session, Setup, memory_most};
 
 use crate::streams::{self, Links, Streams};
 
 pub enum WorkerCommand {
     AddClient { at: Place, link: u64, connection: Box<NewConn>, then: Vec<Command> },
+    Arrive { at: Place, moving: Moving, then: Vec<Command> },
     Session(Command),
+}
+
+/// A client between two workers, with its link.
+type Moving = (u64, Box<Departed>);
+
+enum Heard {
+    Session(Event),
+    Departed(Place, Moving),
 }
 
 pub struct SimulatedWorker {
@@ -30,7 +39,9 @@ pub struct SimulatedRelay {
     queue_most: usize,
     registrar: Registrar,
     pub workers: Vec<SimulatedWorker>,
-    events: VecDeque<Event>,
+    events: VecDeque<Heard>,
+    moving: Option<Moving>,
+    conns: Vec<ConnId>,
     /// Batches in a ring.
     ring: usize,
     buffers: u16,
@@ -73,6 +84,8 @@ impl SimulatedRelay {
             registrar,
             workers,
             events: VecDeque::new(),
+            moving: None,
+            conns: Vec::new(),
             ring,
             buffers,
             register_fails: build.register_fails,
@@ -82,9 +95,22 @@ impl SimulatedRelay {
     pub fn admit(&mut self, admission: &Admission, link: u64, connection: NewConn) {
         let mut commands = Vec::new();
         let (at, then) = self.registrar.admit(admission, &mut commands);
+        self.conns.push(at.conn);
         self.put(commands);
         let add = WorkerCommand::AddClient { at, link, connection: Box::new(connection), then };
         self.workers[usize::from(at.worker)].commands.push_back(add);
+    }
+
+    /// Somebody is to go to some worker.
+    pub fn relocate(&mut self, random: &mut SplitMix64) {
+        if self.conns.is_empty() {
+            return;
+        }
+        let conn = self.conns[random.below(self.conns.len() as u64) as usize];
+        let to = random.below(self.workers.len() as u64) as u16;
+        let mut commands = Vec::new();
+        self.registrar.relocate(conn, to, &mut commands);
+        self.put(commands);
     }
 
     fn put(&mut self, commands: Commands) {
@@ -110,7 +136,18 @@ impl SimulatedRelay {
         for _ in 0..most {
             let Some(event) = self.events.pop_front() else { return };
             let mut commands = Vec::new();
-            self.registrar.observe(event, &mut commands);
+            match event {
+                Heard::Session(event) => self.registrar.observe(event, &mut commands),
+                Heard::Departed(at, moving) => {
+                    self.moving = Some(moving);
+                    self.registrar.departed(at, &mut commands);
+                }
+            }
+            if let Some((at, then)) = self.registrar.arrival(&mut commands) {
+                let moving = self.moving.take().expect("who arrives has departed");
+                let arrive = WorkerCommand::Arrive { at, moving, then };
+                self.workers[usize::from(at.worker)].commands.push_back(arrive);
+            }
             self.put(commands);
         }
     }
@@ -119,7 +156,7 @@ impl SimulatedRelay {
     pub fn turn(&mut self, number: usize, now: Nanos, links: &mut Links, random: &mut SplitMix64) -> u64 {
         let worker = &mut self.workers[number];
         let happened = worker.streams.turn(links, random);
-        let mut trace = now ^ number as u64;
+        let (mut trace, mut departed) = (now ^ number as u64, Vec::new());
         worker.session.begin_turn(now);
         for command in worker.commands.drain(..) {
             match command {
@@ -129,6 +166,18 @@ impl SimulatedRelay {
                         link.down_ended = true;
                     }
                     worker.session.not_connected(at, then);
+                }
+                WorkerCommand::Arrive { at, moving: (link, client), then }
+                    if random.below(self.register_fails) == 1 =>
+                {
+                    if let Some(link) = links.get_mut(&link) {
+                        link.down_ended = true;
+                    }
+                    worker.session.not_arrived(at, *client, then);
+                }
+                WorkerCommand::Arrive { at, moving: (link, client), then } => {
+                    worker.streams.register(at.slot, link);
+                    worker.session.arrive(at, *client, then);
                 }
                 WorkerCommand::AddClient { at, link, connection, then } => {
                     worker.streams.register(at.slot, link);
@@ -147,10 +196,16 @@ impl SimulatedRelay {
                 streams::Event::Writable(slot) => worker.session.writable(slot),
                 streams::Event::Ended(slot) => worker.session.ended(slot),
                 streams::Event::Failed(slot) => worker.session.failed(slot),
+                streams::Event::Released(slot, link) => match worker.session.depart(slot) {
+                    Some((at, client)) => departed.push(Heard::Departed(at, (link, Box::new(client)))),
+                    // Its socket is dropped, and so closed.
+                    None => links.get_mut(&link).expect("a stream has a link").down_ended = true,
+                },
             }
         }
         worker.session.end_turn();
         self.carry_out(number, links, random);
+        self.events.extend(departed);
         self.check(number);
         trace
     }
@@ -171,7 +226,7 @@ impl SimulatedRelay {
         }
         let SimulatedWorker { session, streams, .. } = &mut self.workers[number];
         session.actions().for_each(|action| streams.carry_out(action, links, random));
-        self.events.extend(session.events());
+        self.events.extend(session.events().map(Heard::Session));
     }
 
     /// What is true after every turn.
@@ -216,7 +271,10 @@ impl SimulatedRelay {
                 w.session.timeout() != Some(0) && w.session.connections().iter().all(|c| c.queued_bytes == 0);
             sent && w.commands.is_empty() && w.incoming.iter().all(VecDeque::is_empty)
         };
-        self.events.is_empty() && self.workers.iter().all(quiet) && self.sum(|t| t.held) == 0
+        self.events.is_empty()
+            && !self.registrar.is_moving()
+            && self.workers.iter().all(quiet)
+            && self.sum(|t| t.held) == 0
     }
 
     /// The end: nobody is left, nothing is held, every buffer has come back.
@@ -253,6 +311,7 @@ fn number_of(event: &streams::Event) -> u64 {
         streams::Event::Writable(slot) => 3 + (u64::from(*slot) << 8),
         streams::Event::Ended(slot) => 4 + (u64::from(*slot) << 8),
         streams::Event::Failed(slot) => 5 + (u64::from(*slot) << 8),
+        streams::Event::Released(slot, link) => 6 + (u64::from(*slot) << 8) + (link << 40),
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Event {
     Writable(u32),
     Ended(u32),
     Failed(u32),
+    /// The stream is no more, and this is its link.
+    Released(u32, u64),
 }
 
 struct Sending {
@@ -46,6 +48,7 @@ struct Stream {
     sending: Option<Sending>,
     paused: bool,
     wants_writable: bool,
+    releasing: bool,
     over: bool,
 }
 
@@ -53,15 +56,25 @@ struct Stream {
 pub struct Streams {
     pub buffers: Buffers,
     streams: BTreeMap<u32, Stream>,
+    /// Released in this turn.
+    released: Vec<u32>,
 }
 
 impl Streams {
     pub fn new(buffers: u16) -> Streams {
-        Streams { buffers: Buffers::new(buffers).expect("memory"), streams: BTreeMap::new() }
+        let buffers = Buffers::new(buffers).expect("memory");
+        Streams { buffers, streams: BTreeMap::new(), released: Vec::new() }
     }
 
     pub fn register(&mut self, slot: u32, link: u64) {
-        let stream = Stream { link, sending: None, paused: false, wants_writable: false, over: false };
+        let stream = Stream {
+            link,
+            sending: None,
+            paused: false,
+            wants_writable: false,
+            releasing: false,
+            over: false,
+        };
         assert!(self.streams.insert(slot, stream).is_none(), "slot {slot} is given twice");
     }
 
@@ -71,6 +84,10 @@ impl Streams {
 
     pub fn carry_out(&mut self, action: Action, links: &mut Links, random: &mut SplitMix64) {
         let slot = action.slot();
+        // Whoever closes it has not heard yet that it was released.
+        if self.released.contains(&slot) && matches!(action, Action::Close { .. }) {
+            return;
+        }
         let stream = self.streams.get_mut(&slot).expect("an action is for a stream that is there");
         match action {
             Action::Send { parts, .. } => {
@@ -81,6 +98,7 @@ impl Streams {
             Action::NotifyWritable { .. } => stream.wants_writable = true,
             Action::Pause { .. } => stream.paused = true,
             Action::Resume { .. } => stream.paused = false,
+            Action::Release { .. } => stream.releasing = true,
             Action::Close { .. } => {
                 let link = links.get_mut(&stream.link).expect("a stream has a link");
                 // What was to be sent is tried, unless it was already.
@@ -99,6 +117,7 @@ impl Streams {
     /// What happens next, as far as chance lets it.
     pub fn turn(&mut self, links: &mut Links, random: &mut SplitMix64) -> Vec<Event> {
         let mut lists = Vec::new();
+        self.released.clear();
         for (&slot, stream) in &mut self.streams {
             let link = links.get_mut(&stream.link).expect("a stream has a link");
             if stream.over {
@@ -112,9 +131,16 @@ impl Streams {
                 }
                 continue;
             }
-            lists.push(stream.outbound(slot, link, random));
-            lists.push(stream.inbound(slot, link, &self.buffers, random));
+            let outbound = stream.outbound(slot, link, random);
+            let inbound = stream.inbound(slot, link, &self.buffers, random);
+            let still = stream.sending.is_none() && outbound.is_empty() && inbound.is_empty();
+            if stream.releasing && still && random.below(2) == 0 {
+                self.released.push(slot);
+                lists.push(VecDeque::from([Event::Released(slot, stream.link)]));
+            }
+            lists.extend([outbound, inbound]);
         }
+        self.released.iter().for_each(|slot| drop(self.streams.remove(slot)));
         lists.retain(|list| !list.is_empty());
         let mut events = Vec::new();
         while !lists.is_empty() {
@@ -141,7 +167,11 @@ impl Stream {
             } else {
                 self.sending = Some(sending);
             }
-        } else if self.wants_writable && link.down.len() < link.room && random.below(2) == 0 {
+        } else if self.wants_writable
+            && !self.releasing
+            && link.down.len() < link.room
+            && random.below(2) == 0
+        {
             self.wants_writable = false;
             events.push_back(Event::Writable(slot));
         }

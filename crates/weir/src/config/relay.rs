@@ -58,7 +58,7 @@ pub struct RelayConfig {
     pub acceptor: Acceptor,
 }
 
-const RELAY: [Key; 22] = [
+const RELAY: [Key; 23] = [
     Key::required(
         "listen",
         Form::OneOrMany(&Form::Text),
@@ -124,6 +124,12 @@ const RELAY: [Key; 22] = [
         Form::Integer(*BUFFERS.start() as u64, *BUFFERS.end() as u64),
         "256",
         "Buffers of each worker, of 64 KiB.",
+    ),
+    Key::with_default(
+        "colocate",
+        Form::Boolean,
+        "true",
+        "Whether a client moves to the worker of those it sends most packets to, so that they need not cross.",
     ),
     Key::new("limits", Form::Table(&LIMITS_TABLE), "Limits; a client beyond them is refused or slowed."),
 ];
@@ -248,6 +254,8 @@ pub fn read(value: &Value<'_>, complaints: &mut Complaints) -> Option<RelayConfi
     acceptor.bootstrap_dns =
         fields.get("bootstrap_dns").map(|v| values::hostnames(&v, complaints)).unwrap_or_default();
     acceptor.debug = fields.get("debug").map(|v| values::sources(&v, complaints)).unwrap_or_default();
+    let colocate = fields.get("colocate").and_then(|v| values::yes_or_no(&v, complaints));
+    engine.colocate = colocate.unwrap_or(engine.colocate);
     if let Some(buffers) = fields.get("buffers").and_then(|v| v.integer(BUFFERS, 256, complaints)) {
         engine.buffers = buffers as u16;
     }

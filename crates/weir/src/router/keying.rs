@@ -139,9 +139,9 @@ impl Keys {
     /// Takes in which addresses and xfrm devices there are.
     fn look_around(&mut self, config: &Config, kernel: &Kernel) -> bool {
         let mut addresses: HashSet<_> = kernel.addresses.iter().map(|a| a.address).collect();
-        let desired = config.desired(&|_| Vec::new());
+        let desired = links::desired_ports(config, kernel);
         addresses.extend(desired.ports.iter().flat_map(|p| p.addresses.iter().map(|a| a.address)));
-        let routed = routed::spds(config, kernel, &links::desired_ports(config, kernel));
+        let routed = routed::spds(config, kernel, &desired);
         let ids = routed::if_ids(&routed);
         let others = &devices(&kernel.links) - &ids;
         let moved = std::mem::replace(&mut self.routed, routed) != self.routed;

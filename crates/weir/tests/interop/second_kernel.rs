@@ -1,8 +1,9 @@
 //! The second kernel: Debian's user-mode Linux, which has ESP and VTI where the machine's own may not.
 //!
 //! A test here calls [`there`] with its name and body. On the machine, the first such test boots the second
-//! kernel once; its init runs this same test binary on the same file system, and there the bodies run. Each
-//! test then passes or fails as it did there, and shows what it said.
+//! kernel, [`KERNELS`] times beside each other, since each waits most of the time; its init runs this same test binary on the
+//! same file system, with a part of the tests, and there the bodies run. Each test then passes or fails as it did there, and
+//! shows what it said.
 //!
 //! Promises: nothing is left on the machine: modules are found by a private folder, the kernel's control
 //! socket is in it, and a kernel that outlives [`LIMIT`] and [`REKEY`] is killed with all its processes. Refuses to guess:
@@ -20,7 +21,9 @@ use std::time::{Duration, Instant};
 
 use weir_io::process;
 
-/// All tests together, on a machine that has other things to do.
+/// Kernels that share the tests.
+const KERNELS: usize = 2;
+/// All tests of one kernel together, on a machine that has other things to do.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Says that this process runs in the second kernel.
 const INSIDE: &str = "WEIR_TESTS_IN_SECOND_KERNEL";
@@ -124,8 +127,9 @@ impl Drop for Folder {
 }
 
 impl Folder {
-    fn new() -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-second-kernel-{}", std::process::id()));
+    fn new(number: usize) -> Folder {
+        let name = format!("weir-second-kernel-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         fs::create_dir_all(&path).expect("a folder");
         Folder(path)
     }
@@ -140,8 +144,8 @@ impl Folder {
         String::from_utf8_lossy(&fs::read(self.0.join(name)).unwrap_or_default()).into_owned()
     }
 
-    /// Modules, init, and the command that runs the tests.
-    fn fill(&self) {
+    /// Modules, init, and the command that runs these tests.
+    fn fill(&self, tests: &[String]) {
         let here = self.0.display();
         let version = Command::new("linux.uml").arg("--version").output().expect("user-mode Linux starts");
         let version = String::from_utf8_lossy(&version.stdout).trim().to_string();
@@ -160,15 +164,23 @@ impl Folder {
         let folder = std::env::current_dir().expect("a folder");
         let tests = format!(
             "cd {}\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/var/tmp {INSIDE}=1 {REKEYS}={} {CHILDREN}={}\n\
-             ip link set lo up\n{} --test-threads=1 --show-output {}\n",
+             ip link set lo up\n{} --test-threads=1 --show-output --exact {}\n",
             folder.display(),
             rekeys(),
             children(),
             binary.display(),
-            filters().join(" ")
+            tests.join(" ")
         );
         fs::write(self.0.join("tests"), tests).expect("a file");
     }
+}
+
+/// Names of the tests that were chosen on the machine.
+fn chosen() -> Vec<String> {
+    let mut list = Command::new(std::env::current_exe().expect("a path"));
+    let listed = list.arg("--list").args(filters()).output().expect("our own program starts");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
 /// The same choice of tests as on the machine.
@@ -187,19 +199,33 @@ fn filters() -> Vec<String> {
     filters
 }
 
-/// The same as [`boot`]; what was measured there is said here.
+/// Boots every kernel, each with its part of the tests; what was measured there is said here.
 fn boot_and_say() -> String {
-    let report = boot();
+    let chosen = chosen();
+    let kernels = KERNELS.min(chosen.len()).max(1);
+    // Neighbours in the list are alike, so each kernel has some of every kind.
+    let part = |number| chosen.iter().skip(number).step_by(kernels).cloned().collect::<Vec<_>>();
+    let report = thread::scope(|scope| {
+        let running: Vec<_> = (0..kernels)
+            .map(|number| {
+                scope.spawn({
+                    let tests = part(number);
+                    move || boot(number, &tests)
+                })
+            })
+            .collect();
+        running.into_iter().map(|kernel| kernel.join().expect("a report")).collect::<String>()
+    });
     for line in report.lines().filter(|line| line.starts_with(FIGURE)) {
         writeln!(std::io::stderr(), "{line}").expect("stderr is open");
     }
     report
 }
 
-/// Boots, runs the tests there, and returns what their runner wrote.
-fn boot() -> String {
-    let folder = Folder::new();
-    folder.fill();
+/// Boots, runs these tests there, and returns what their runner wrote.
+fn boot(number: usize, tests: &[String]) -> String {
+    let folder = Folder::new(number);
+    folder.fill(tests);
     let here = folder.0.display();
     let mut command = Command::new("linux.uml");
     command.args([
