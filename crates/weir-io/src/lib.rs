@@ -11,6 +11,7 @@ pub mod clock;
 pub mod coalescing;
 pub mod cpu;
 pub mod cpu_level;
+pub mod cpu_time;
 pub mod deliver;
 mod epoll_set;
 #[cfg(feature = "testing")]

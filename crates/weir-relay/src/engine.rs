@@ -93,10 +93,10 @@ impl Relay {
         }
         let senders: Vec<_> = relay.workers.iter().map(|hand| hand.commands.clone()).collect();
         let registrar = Registrar::new(engine.own, engine.clients, count);
-        let inbox = relay.registrar.clone();
+        let (inbox, cpus) = (relay.registrar.clone(), engine.cpus.clone());
         let thread = std::thread::Builder::new()
             .name("relay-registrar".to_owned())
-            .spawn(move || registrar::run(registrar, &inbox, &senders))
+            .spawn(move || registrar::run(registrar, &inbox, &senders, &cpus))
             .map_err(StartError::Registrar)?;
         relay.threads.push(thread);
         Ok(relay)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use weir_core::relay::Place;
+use weir_core::relay::{ConnId, Place};
 use weir_io::tls::Kernel;
 
 use super::AuthenticatedConn;
@@ -21,6 +21,8 @@ use super::session;
 pub enum Event {
     Admit(Box<AuthenticatedConn>),
     Session(session::Event),
+    /// The CPU of this worker has no time left, and these of its clients have something to do.
+    Pressed(u16, Vec<ConnId>),
     /// The connection that was there is to go to another worker.
     Departed(Place, Box<Moving>),
     Drain {

@@ -11,19 +11,23 @@
 //! again only after its worker has disconnected it; a worker that sleeps is woken once for all commands of a short while.
 //! Refuses: to be waited for by a worker. [`Registrar`] decides, without a thread; [`run`] is the thread.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_core::relay::registry::{Effect, Entry, Registry};
 use weir_core::relay::{ConnId, Key, Place};
+use weir_core::time::Nanos;
 
 use super::inbox::Inbox;
 use super::messages::{self, CommandSender};
 use super::session::{Command, Event};
 use super::{AuthenticatedConn, Role};
 use moves::Move;
+use room::Room;
 
 mod moves;
+mod room;
 
 /// Heard before workers that sleep are woken: a few microseconds' work each.
 const HEARD: usize = 32;
@@ -73,6 +77,12 @@ pub struct Registrar {
     next: ConnId,
     effects: Vec<Effect>,
     moving: Option<Move>,
+    /// Clients that are to move, and where to.
+    waiting: VecDeque<(ConnId, u16)>,
+    /// Those that were moved for want of time, and when.
+    relieved: Vec<(ConnId, Nanos)>,
+    /// The idle share of each worker's CPU, where it is known.
+    room: Option<Vec<f64>>,
     /// The last number that workers were asked to answer with.
     fence: u64,
 }
@@ -86,6 +96,9 @@ impl Registrar {
             next: 1,
             effects: Vec::new(),
             moving: None,
+            waiting: VecDeque::new(),
+            relieved: Vec::new(),
+            room: None,
             fence: 0,
         }
     }
@@ -172,10 +185,11 @@ impl Registrar {
     }
 }
 
-/// The registrar's thread, until it is told to stop.
-pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
+/// The registrar's thread, until it is told to stop. `cpus` are those of the workers, where each is bound to one.
+pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender], cpus: &[u32]) {
     let wake = || workers.iter().for_each(|worker| worker.doorbell.notify());
     let (mut all, mut commands, mut moving) = (Vec::new(), Vec::new(), None);
+    let mut room = Room::new(cpus.to_vec());
     loop {
         inbox.take(&mut all);
         for (n, event) in all.drain(..).enumerate() {
@@ -186,7 +200,16 @@ pub fn run(mut registrar: Registrar, inbox: &Inbox, workers: &[CommandSender]) {
                 messages::Event::Admit(connection) => {
                     admit(&mut registrar, connection, &mut commands, workers)
                 }
-                messages::Event::Session(event) => registrar.observe(event, &mut commands),
+                messages::Event::Session(event) => {
+                    if let Event::Crossing { .. } = event {
+                        registrar.note_room(room.shares());
+                    }
+                    registrar.observe(event, &mut commands);
+                }
+                messages::Event::Pressed(worker, conns) => {
+                    registrar.note_room(room.shares());
+                    registrar.relieve(worker, conns, weir_io::clock::now(), &mut commands);
+                }
                 messages::Event::Departed(at, connection) => {
                     moving = Some(connection);
                     registrar.departed(at, &mut commands);

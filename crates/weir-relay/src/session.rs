@@ -191,6 +191,17 @@ impl Session {
         self.tally.turns += 1;
     }
 
+    /// The connection at this slot, of a client that may be moved.
+    pub fn client_at(&self, slot: u32) -> Option<ConnId> {
+        let client = self.clients.get(slot as usize)?.as_deref()?;
+        (client.role == Role::Client).then_some(client.conn)
+    }
+
+    /// Whether clients may be moved to other workers.
+    pub fn may_move(&self) -> bool {
+        self.engine.colocate && self.others.len() > 1
+    }
+
     /// What is to be done with streams, in this order.
     pub fn actions(&mut self) -> std::vec::Drain<'_, Action> {
         self.actions.drain(..)

@@ -16,12 +16,13 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rtrb::Consumer;
-use weir_core::relay::Place;
+use weir_core::relay::{ConnId, Place};
 use weir_core::time::{Nanos, SECOND};
 use weir_io::stream::{Event as StreamEvent, Streams};
 use weir_io::tls::Kernel;
 
 use self::link::Link;
+use self::pressure::Pressure;
 use super::counters::{End, Shown};
 use super::cross_worker::{Doorbell, Mailbox};
 use super::inbox::Inbox;
@@ -31,6 +32,7 @@ use super::settings::Engine;
 use super::{AuthenticatedConn, TlsMode};
 
 mod link;
+mod pressure;
 
 /// The longest sleep.
 const SLEEP: Nanos = SECOND;
@@ -98,16 +100,23 @@ impl RelayWorker {
     /// Runs until it is told to stop.
     pub fn run(mut self) {
         let mut events = Vec::new();
+        let mut pressure = Pressure::of_this_thread(weir_io::clock::now());
         while !self.stopped {
             let timeout = self.timeout();
             if let Err(error) = self.streams.turn(Some(Duration::from_nanos(timeout)), &mut events) {
                 tracing::error!(worker = self.number, "relay: a turn failed: {error}");
                 std::thread::sleep(Duration::from_millis(1));
             }
-            self.session.begin_turn(weir_io::clock::now());
+            let now = weir_io::clock::now();
+            self.session.begin_turn(now);
             if self.doorbell.wake() {
                 self.read_commands();
                 self.take_batches();
+            }
+            if self.session.may_move()
+                && let Some(clients) = pressure.look(now, |all| self.note_senders(&events, all))
+            {
+                self.registrar.send(Event::Pressed(self.number, clients));
             }
             events.drain(..).for_each(|event| self.event(event));
             self.session.end_turn();
@@ -119,6 +128,15 @@ impl RelayWorker {
         // Closing is carried out by a turn.
         let _ = self.streams.turn(Some(Duration::ZERO), &mut events);
         self.show();
+    }
+
+    /// Adds the clients that these events brought something of.
+    fn note_senders(&self, events: &[StreamEvent], all: &mut Vec<ConnId>) {
+        let sender = |event: &StreamEvent| match event {
+            StreamEvent::Received { token, .. } => self.session.client_at(*token as u32),
+            _ => None,
+        };
+        all.extend(events.iter().filter_map(sender));
     }
 
     /// How long the next turn may wait.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_io::port_statistics;
+use weir_io::{cpu_time, port_statistics};
 
 use super::namespace::Namespace;
 use super::veth::Port;
@@ -70,17 +70,8 @@ pub fn difference(before: &Counters, after: &Counters) -> Counters {
 
 /// CPU time: (busy, all) clock ticks of a CPU since boot.
 pub fn cpu_ticks(cpu: u32) -> Option<(u64, u64)> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let label = format!("cpu{cpu} ");
-    let fields: Vec<u64> = stat
-        .lines()
-        .find_map(|l| l.strip_prefix(&label))?
-        .split_whitespace()
-        .filter_map(|f| f.parse().ok())
-        .collect();
-    // user nice system idle iowait irq softirq steal; guest time is inside user.
-    let all: u64 = fields.iter().take(8).sum();
-    Some((all - fields.get(3)? - fields.get(4)?, all))
+    let ticks = *cpu_time::ticks(&[cpu]).ok()?.first()?;
+    Some((ticks.all.saturating_sub(ticks.idle), ticks.all))
 }
 
 #[cfg(test)]

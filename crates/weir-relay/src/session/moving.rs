@@ -325,7 +325,7 @@ impl Session {
     /// Where a client's packets go is noted; the registrar hears of one that talks mostly to clients of another worker.
     #[inline]
     pub(super) fn note_crossings(&mut self, slot: u32, runs: &[Run]) {
-        if self.others.len() < 2 {
+        if !self.may_move() {
             return;
         }
         let Some(client) = client_of(&mut self.clients, slot) else { return };
@@ -334,7 +334,7 @@ impl Session {
                 Target::Here(_) => client.crossings.stay(run.frames),
                 Target::There(with) => {
                     let decided = client.crossings.cross(with.worker, run.frames, self.tally.packets_in);
-                    if decided && self.engine.colocate && client.role == Role::Client {
+                    if decided && client.role == Role::Client {
                         self.events.push(Event::Crossing { conn: client.conn, with: with.conn });
                     }
                 }

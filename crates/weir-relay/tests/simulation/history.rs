@@ -176,7 +176,7 @@ impl World {
                 let relay = self.random.below(self.relays.len() as u64) as usize;
                 let most = 1 + self.random.below(20) as usize;
                 self.relays[relay].observe(most);
-                self.relays[relay].relocate(&mut self.random);
+                self.relays[relay].relocate(self.now, &mut self.random);
             }
             10..18 => {
                 let peer = self.random.below(self.peers.len() as u64) as usize;

@@ -101,15 +101,22 @@ impl SimulatedRelay {
         self.workers[usize::from(at.worker)].commands.push_back(add);
     }
 
-    /// Somebody is to go to some worker.
-    pub fn relocate(&mut self, random: &mut SplitMix64) {
+    /// Somebody is to go to some worker, or some worker's CPU has no time left.
+    pub fn relocate(&mut self, now: Nanos, random: &mut SplitMix64) {
         if self.conns.is_empty() {
             return;
         }
-        let conn = self.conns[random.below(self.conns.len() as u64) as usize];
-        let to = random.below(self.workers.len() as u64) as u16;
+        let some = |random: &mut SplitMix64| self.conns[random.below(self.conns.len() as u64) as usize];
+        let worker = random.below(self.workers.len() as u64) as u16;
         let mut commands = Vec::new();
-        self.registrar.relocate(conn, to, &mut commands);
+        if random.below(8) == 0 {
+            let room: Vec<f64> = self.workers.iter().map(|_| random.below(20) as f64 / 100.0).collect();
+            let conns = (0..random.below(6)).map(|_| some(random)).collect();
+            self.registrar.note_room(Some(&room));
+            self.registrar.relieve(worker, conns, now, &mut commands);
+        } else {
+            self.registrar.relocate(some(random), worker, &mut commands);
+        }
         self.put(commands);
     }
 

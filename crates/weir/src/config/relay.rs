@@ -129,7 +129,7 @@ const RELAY: [Key; 23] = [
         "colocate",
         Form::Boolean,
         "true",
-        "Whether a client moves to the worker of those it sends most packets to, so that they need not cross.",
+        "Whether clients move to the worker of those they send most packets to, and away from one whose CPU has no time left.",
     ),
     Key::new("limits", Form::Table(&LIMITS_TABLE), "Limits; a client beyond them is refused or slowed."),
 ];
