@@ -121,12 +121,9 @@ impl Registrar {
             slot: at.slot,
         };
         self.registry.connect(at.conn, entry, &mut self.effects);
-        let (mut all, mut then) = (Vec::new(), Vec::new());
-        self.take_effects(&mut all);
-        for (to, command) in all {
-            if to == at.worker { then.push(command) } else { commands.push((to, command)) }
-        }
-        (at, then)
+        let before = commands.len();
+        self.take_effects(commands);
+        (at, part_of(at.worker, commands, before))
     }
 
     pub fn observe(&mut self, event: Event, commands: &mut Commands) {
@@ -161,7 +158,7 @@ impl Registrar {
         let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         self.registry.shutdown(ms(reconnect_in), ms(try_for), &mut self.effects);
         self.take_effects(commands);
-        commands.extend((0..self.slots.len() as u16).map(|worker| (worker, Command::Drain(grace))));
+        self.tell_all(commands, || Command::Drain(grace));
     }
 
     /// What the registry wants, as commands; a route is every worker's. Those for a connection that no worker has wait.
@@ -183,6 +180,11 @@ impl Registrar {
             }
         }
     }
+}
+
+/// Takes a worker's commands out of those from the place `from` on.
+fn part_of(worker: u16, commands: &mut Commands, from: usize) -> Vec<Command> {
+    commands.extract_if(from.., |(to, _)| *to == worker).map(|(_, command)| command).collect()
 }
 
 /// The registrar's thread, until it is told to stop. `cpus` are those of the workers, where each is bound to one.

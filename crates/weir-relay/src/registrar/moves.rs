@@ -17,7 +17,7 @@
 use weir_core::relay::{ConnId, Place};
 use weir_core::time::{Nanos, SECOND};
 
-use super::{Commands, Registrar};
+use super::{Commands, Registrar, part_of};
 use crate::session::Command;
 
 /// The idle share of a CPU's time from which on there is room for more clients, and with which there is none.
@@ -140,7 +140,7 @@ impl Registrar {
         self.fence += 1;
         let (fence, awaited) = (self.fence, self.slots.len());
         self.moving = Some(Move { from, to, fence, awaited, step: Step::Holding, withheld: Vec::new() });
-        self.tell_all(commands, |_| Command::Hold { at: from, fence });
+        self.tell_all(commands, || Command::Hold { at: from, fence });
         true
     }
 
@@ -160,7 +160,7 @@ impl Registrar {
         self.fence += 1;
         let fence = self.fence;
         (moving.step, moving.fence, moving.awaited) = (Step::Settling, fence, self.slots.len());
-        self.tell_all(commands, |_| Command::Fence(fence));
+        self.tell_all(commands, || Command::Fence(fence));
     }
 
     /// The place of a client that has left its old worker, once its new one can have it, and what is to be done there together with
@@ -172,13 +172,10 @@ impl Registrar {
         self.slots[usize::from(from.worker)].give(from.slot);
         let at = Place { worker: to, slot, conn: from.conn };
         self.registry.moved(at.conn, to, slot, &mut self.effects);
-        let mut all = Vec::new();
-        self.take_effects(&mut all);
-        self.tell_all(&mut all, |_| Command::ReleaseHeld(at.conn, Some(at)));
-        let mut then = Vec::new();
-        for (worker, command) in all {
-            if worker == to { then.push(command) } else { commands.push((worker, command)) }
-        }
+        let before = commands.len();
+        self.take_effects(commands);
+        self.tell_all(commands, || Command::ReleaseHeld(at.conn, Some(at)));
+        let mut then = part_of(to, commands, before);
         then.extend(withheld.into_iter().map(|command| command.at(at)));
         self.next_move(commands);
         Some((at, then))
@@ -187,7 +184,7 @@ impl Registrar {
     /// A connection is gone: if it was on its way, it is so no more.
     pub(super) fn abandon(&mut self, conn: ConnId, commands: &mut Commands) {
         if self.moving.take_if(|moving| moving.from.conn == conn).is_some() {
-            self.tell_all(commands, |_| Command::ReleaseHeld(conn, None));
+            self.tell_all(commands, || Command::ReleaseHeld(conn, None));
             self.next_move(commands);
         }
     }
@@ -197,8 +194,8 @@ impl Registrar {
         self.moving.is_some()
     }
 
-    fn tell_all(&self, commands: &mut Commands, command: impl Fn(u16) -> Command) {
-        commands.extend((0..self.slots.len() as u16).map(|worker| (worker, command(worker))));
+    pub(super) fn tell_all(&self, commands: &mut Commands, command: impl Fn() -> Command) {
+        commands.extend((0..self.slots.len() as u16).map(|worker| (worker, command())));
     }
 }
 

@@ -20,7 +20,6 @@ use weir_io::stream::Part;
 
 use super::client::{Client, SendState, Who};
 use super::outgoing::drop_frames;
-use super::routes::Last;
 use super::sort::{Run, Target};
 use super::transport::Transport;
 use super::{Action, Command, Event, Session, client_of};
@@ -256,9 +255,6 @@ impl Session {
     /// Takes over a client of another worker's, and does `then`.
     pub fn arrive(&mut self, at: Place, departed: Departed, then: Vec<Command>) {
         let client = self.made_anew(departed);
-        let frames = client.backlog.frames() as u64;
-        self.tally.taken += frames;
-        self.tally.held += frames;
         self.tally.moved += 1;
         self.insert(at, client);
         then.into_iter().for_each(|command| self.command(command));
@@ -267,16 +263,14 @@ impl Session {
     /// The stream of a client of another worker's could not be had: it is disconnected, and what waited for it is dropped.
     pub fn not_arrived(&mut self, at: Place, departed: Departed, then: Vec<Command>) {
         let mut client = self.made_anew(departed);
-        let frames = client.backlog.frames() as u64;
-        self.tally.taken += frames;
-        self.tally.held += frames;
         self.drop_all(&mut client, Reason::GoneDisconnected);
         self.tally.ended[End::Failed as usize] += 1;
         self.events.push(Event::Closed { at, sent_to: client.sent_to.drain().collect() });
         then.into_iter().for_each(|command| self.command(command));
     }
 
-    fn made_anew(&self, departed: Departed) -> Client {
+    /// A client from what another worker had of it. What waits for it is held here from now on.
+    fn made_anew(&mut self, departed: Departed) -> Client {
         let Departed {
             who,
             transport,
@@ -303,7 +297,6 @@ impl Session {
             home,
             flagged,
             decoder,
-            last: Last::default(),
             not_here,
             receive,
             send,
@@ -319,6 +312,9 @@ impl Session {
             ..Client::new(who, transport, self.hash, &Rates::default(), self.now)
         };
         client.sent_to.extend(sent_to);
+        let frames = client.backlog.frames() as u64;
+        self.tally.taken += frames;
+        self.tally.held += frames;
         client
     }
 

@@ -71,11 +71,12 @@ impl Pressure {
     /// Whether the worker was busy all the time since the last look, or kept waiting by others that have its CPU too.
     #[cold]
     fn is_high(&mut self, now: Nanos) -> bool {
-        let Some(spent) = self.times.as_ref().and_then(|times| times.read().ok()) else { return false };
         let passed = now.saturating_sub(self.at);
+        self.at = now;
+        let Some(spent) = self.times.as_ref().and_then(|times| times.read().ok()) else { return false };
         let waited = spent.waited.saturating_sub(self.before.waited);
         let busy = spent.ran.saturating_sub(self.before.ran) + waited;
-        (self.at, self.before) = (now, spent);
+        self.before = spent;
         self.shared = waited as f64 > passed as f64 * MOST_WAITING;
         // Who slept through a look or more had time.
         passed < 2 * EVERY && (self.shared || busy as f64 > passed as f64 * (1.0 - LEAST_SLEEP))
