@@ -85,6 +85,7 @@ fn cost(case: &Case, local: &LocalAddresses) -> Result<f64, Box<dyn Error>> {
             flow: None,
             arrives: Arrives { ifindex, queue: 0, device, vlan: None, mac: OURS },
             leaves: Leaves { ifindex, device, vlan: None, queue: 0, far_queues: 0, mtu: 1500, macs },
+            policies: None,
         })?;
         steering.run(&frame, 1)?;
         progress.done(1);

@@ -183,6 +183,7 @@ fn forward(
                                 mtu: 1500,
                                 macs,
                             },
+                            policies: None,
                         })?;
                     }
                     frame.data_mut()[..6].copy_from_slice(&mac);

@@ -175,13 +175,24 @@ shared! {
             out_queues: u16,
             /// 0: without a tag.
             in_vlan: u16,
-            /// 1: a pair whose flows have ways of their own.
-            by_flow: u16,
+            /// [`FLOW_SPREAD`], [`FLOW_ENFORCED`].
+            flags: u16,
             /// Ports of a flow, as they stand in a packet, 0 without.
             ports: [u8; 4],
             protocol: u16,
             /// Queue it comes in by.
             queue: u16,
+            /// Numbers that policies count it under; 0: none does.
+            in_policy: u16,
+            out_policy: u16,
+            pad: u32,
+        }
+        /// What decisions hold under.
+        struct InForce = "tables" {
+            /// Generation of the tables in force.
+            generation: u64,
+            /// When nobody follows policies any more, in nanoseconds of `CLOCK_MONOTONIC`.
+            policies_until: u64,
         }
         /// A pair of addresses over IPv4, or one flow of it; addresses and ports in network order.
         struct FlowKey4 = "flow_key4" {
@@ -370,7 +381,11 @@ constants! {
         /// Set in the word of a key that is a flow's.
         FLOW_WHICH = 0x8000_0000;
         FLOW_WHICH_FACTOR = 0x9e37_79b1;
-        /// Counters of what is offloaded: of each device, and behind them of VLANs that have their own.
+        /// The flag of a pair of addresses whose flows have entries of their own.
+        FLOW_SPREAD = 1;
+        /// The flag of what policies let pass.
+        FLOW_ENFORCED = 2;
+        /// Counters of what is offloaded: of each device, and behind them of VLANs that have their own and of policies.
         FLOW_COUNTS_MAX = 512;
         /// Flows of the kernel's conntrack that are forwarded here.
         TRACKED_MAX = 1 << 17;

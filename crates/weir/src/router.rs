@@ -191,6 +191,7 @@ impl Daemon {
             self.watch_enforcement(now);
             if let Some(flow_offload) = &self.flow_offload {
                 flow_offload.shared.ask(now);
+                flow_offload.shared.follow_policies(now);
             }
             self.live.ask(now);
             self.watch_capture(now);
@@ -298,6 +299,9 @@ impl Daemon {
         let asked: Vec<PendingReport> = self.workers.iter().map(Worker::refresh).collect();
         for fresh in asked {
             fresh.wait(until);
+        }
+        if let Some(handle) = &self.flow_offload {
+            handle.shared.count_for_policies();
         }
     }
 

@@ -4,17 +4,21 @@
 //! for one snapshot when it rests on nothing but the incoming device, both addresses and what the device
 //! checks packet by packet: MAC address, header checksum, lengths, TTL, MTU.
 //!
-//! Where several next hops lead to the destination, it is one flow's: the flow hash chose, of protocol and ports.
+//! Where several next hops lead to the destination, it is one flow's: the flow hash chose, of protocol and ports. So it is behind a
+//! policy enforcement point, where policies could say something else of other packets of the pair.
 //!
-//! Refuses: point-to-point ports, ports with a policy enforcement point, and of course everything that is not plainly forwarded.
+//! Refuses: point-to-point ports, what a policy protects or discards, and of course everything that is not plainly forwarded.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use super::decide::{Context, Decided, Decision, Silent, decide};
 use super::ingress::OwnAddresses;
+use super::ipsec::hooks::passed;
 use super::next_hop::{target, target_of};
 use crate::id::{AdjacencyId, Mac, PortId};
+use crate::ipsec::spd::PolicyCounters;
 use crate::packet::DeviceId;
 use crate::tables::{Adjacency, Port, Tables, Target};
 use crate::wire::build::Frame;
@@ -26,11 +30,13 @@ use crate::wire::{Ethernet, Ipv4, Ipv6, ethernet};
 pub struct Way<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// Protocol and ports (0 without), where others of the pair may take another next hop.
+    /// Protocol and ports (0 without), where others of the pair may take another next hop, or be a policy's.
     pub flow: Option<(u8, u32)>,
     /// The port it comes in on.
     pub arrived: &'a Port,
     pub next: &'a Adjacency,
+    /// Policies let them in and out as cleartext, and count them there; `None`: none is asked.
+    pub policies: Option<[Option<&'a Arc<PolicyCounters>>; 2]>,
 }
 
 /// Why packets have no lasting way.
@@ -40,7 +46,7 @@ pub enum NoWay {
     Route,
     /// The next hop is not resolved.
     Neighbor,
-    /// A VLAN tag that is not expected, a point-to-point port, a policy enforcement point: packets have to be looked at one by one.
+    /// A VLAN tag that is not expected, a point-to-point port, a policy: packets have to be looked at one by one.
     Port,
 }
 
@@ -74,6 +80,16 @@ pub fn toward(tables: &Tables, destination: IpAddr) -> Option<Toward<'_>> {
         }
         _ => None,
     }
+}
+
+/// Packets that policies, where any are asked, let pass as cleartext, as they do one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Passed<'a> {
+    pub enforced: bool,
+    /// They are those of its protocol and ports, not all of its addresses.
+    pub of_flow: bool,
+    /// Who counts them where they come in and where they leave.
+    pub by: [Option<&'a Arc<PolicyCounters>>; 2],
 }
 
 /// The packets a way is asked for.
@@ -131,7 +147,7 @@ impl Lasting {
             self.generation = Some(tables.generation);
         }
         let context = Context { tables, own: &self.own, key: &self.key };
-        let Decided { port, decision, .. } = decide(&context, device, frame, &mut Silent);
+        let Decided { port, decision, network } = decide(&context, device, frame, &mut Silent);
         let (source, destination, value) = addresses(tables, frame).ok_or(NoWay::Route)?;
         let several = matches!(target(tables, value), Target::Multipath { .. });
         let id = match (decision, asked) {
@@ -142,17 +158,9 @@ impl Lasting {
             (Decision::Hold(..), _) if !several => return Err(NoWay::Neighbor),
             _ => return Err(NoWay::Route),
         };
-        let flow = match asked {
-            Asked::Frame if several => Some(flow_of(&self.key, frame).ok_or(NoWay::Route)?),
-            _ => None,
-        };
         let arrived = port.and_then(|port| tables.ports.get(port.index())).ok_or(NoWay::Port)?;
         let next = tables.adjacencies.get(id.0 as usize).filter(|next| next.ready).ok_or(NoWay::Neighbor)?;
         let leaves = tables.ports.get(next.port.index()).ok_or(NoWay::Port)?;
-        // A policy enforcement point wants to see every packet.
-        if arrived.egress != arrived.device || next.egress != leaves.device {
-            return Err(NoWay::Port);
-        }
         if arrived.point_to_point || leaves.point_to_point {
             return Err(NoWay::Port);
         }
@@ -160,7 +168,23 @@ impl Lasting {
         if tables.ipsec.as_ref().is_some_and(|ipsec| ipsec.sad.takes(destination)) {
             return Err(NoWay::Port);
         }
-        Ok(Way { source, destination, flow, arrived, next })
+        let packet = frame.get(network..).unwrap_or(&[]);
+        let ports = (port.unwrap_or_default(), next.port);
+        let passed = passed(tables, ports, packet).ok_or(NoWay::Port)?;
+        let flow = match asked {
+            Asked::Frame if passed.of_flow || several => {
+                let (protocol, ports) = flow_of(&self.key, frame).ok_or(NoWay::Route)?;
+                // To a policy, packets of a protocol without ports may differ by more.
+                if passed.of_flow && ports == 0 {
+                    return Err(NoWay::Port);
+                }
+                Some((protocol, ports))
+            }
+            // Nobody would count for them, or end it.
+            Asked::Pair(_) if passed.enforced => return Err(NoWay::Port),
+            _ => None,
+        };
+        Ok(Way { source, destination, flow, arrived, next, policies: passed.enforced.then_some(passed.by) })
     }
 }
 

@@ -23,6 +23,7 @@ mod ipsec_control_rekey;
 mod ipsec_control_walk;
 mod ipsec_devices;
 mod ipsec_gate_agreement;
+mod ipsec_lasting;
 mod ipsec_mtu;
 mod ipsec_policy;
 mod ipsec_policy_changes;

@@ -14,8 +14,8 @@
 //! addresses; the program itself (`bpf/include/weir/flow_offload.h` of `weir-xdp`) checks what differs from
 //! packet to packet: the MAC address, IPv4 header checksum, lengths, TTL and the outgoing MTU. Everything else
 //! (options, fragments, extension headers, two tags, TTL 1, too big, unknown) goes to the router. One VLAN tag is taken off, put on
-//! or replaced. Where several next hops lead to a destination, the decision is one flow's, by protocol and ports. Frames and
-//! bytes are counted by device, for the ledger.
+//! or replaced. Where several next hops lead to a destination, or policies tell packets of a pair apart, the decision is one flow's, by
+//! protocol and ports. Frames and bytes are counted by device, for the ledger, and by the policies that let them pass.
 //!
 //! No frame overtakes another of its pair that came by the same queue, as all of one connection do. Frames on their way to
 //! the router are numbered queue by queue, the queue's worker says up to which number everything has left
@@ -38,8 +38,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::id::Mac;
 use weir_core::packet::{Buffer, DeviceId, Frame};
+use weir_core::time::Nanos;
 use weir_xdp::layout::{
-    FLOW_WHICH, FLOW_WHICH_FACTOR, FRONT_LEN, Flow, FlowCounters, FlowKey4, FlowKey6, FlowProgress,
+    FLOW_ENFORCED, FLOW_SPREAD, FLOW_WHICH, FLOW_WHICH_FACTOR, FRONT_LEN, Flow, FlowCounters, FlowKey4,
+    FlowKey6, FlowProgress, InForce,
 };
 use weir_xdp::{Counters, LoadError, Loaded, Memory, STEER, Shared, Table};
 
@@ -51,7 +53,7 @@ pub const MAX_FLOWS: u32 = weir_xdp::layout::FLOWS_MAX;
 /// Devices with counters of what was offloaded.
 pub const MAX_DEVICES: u32 = weir_xdp::layout::FLOW_DEVICES_MAX;
 
-/// Counters there are: of devices, and from [`MAX_DEVICES`] on of VLANs.
+/// Counters there are: of devices, and from [`MAX_DEVICES`] on of VLANs and of policies.
 pub const MAX_COUNTS: u32 = weir_xdp::layout::FLOW_COUNTS_MAX;
 
 /// Receive queues of a device that have flows.
@@ -66,6 +68,10 @@ const STEERED: usize = offset_of!(FlowProgress, steered) / 8;
 const DONE: usize = offset_of!(FlowProgress, done) / 8;
 const FRONT_ROOM: usize = offset_of!(FlowProgress, front_room) / 8;
 const FRONT_MARK: usize = offset_of!(FlowProgress, front_mark) / 8;
+
+/// What decisions hold under.
+const GENERATION: usize = offset_of!(InForce, generation) / 8;
+const POLICIES_UNTIL: usize = offset_of!(InForce, policies_until) / 8;
 
 /// Bits of a mark, and of a number in a front.
 const FRONT_BITS: u32 = 48;
@@ -155,6 +161,8 @@ pub struct Decided {
     pub flow: Option<(u8, u32)>,
     pub arrives: Arrives,
     pub leaves: Leaves,
+    /// Policies let it in and out, and count it under these numbers; `None`: none is asked.
+    pub policies: Option<[Option<DeviceId>; 2]>,
 }
 
 /// How frames of a flow come in.
@@ -200,8 +208,8 @@ pub struct OffloadCounters {
 pub struct FlowOffload {
     flows4: Mutex<Table<{ FlowKey4::SIZE }, { Flow::SIZE }>>,
     flows6: Mutex<Table<{ FlowKey6::SIZE }, { Flow::SIZE }>>,
-    generation: SharedWords,
-    generation_map: Memory<8>,
+    in_force: SharedWords,
+    in_force_map: Memory<{ InForce::SIZE }>,
     counters: Counters<{ FlowCounters::SIZE / 8 * MAX_COUNTS as usize }>,
 }
 
@@ -211,13 +219,14 @@ const NO_GENERATION: u64 = u64::MAX;
 impl FlowOffload {
     pub fn new() -> Result<FlowOffload, SteerError> {
         let mut maps = STEER.maps(&sizes(|map| map.starts_with("weir_flow")))?;
-        let generation_map: Memory<8> = maps.memory("weir_generation")?;
-        let generation = SharedWords::of(generation_map.shared()?.as_fd(), 8).map_err(SteerError::Memory)?;
+        let in_force_map: Memory<{ InForce::SIZE }> = maps.memory("weir_tables")?;
+        let in_force =
+            SharedWords::of(in_force_map.shared()?.as_fd(), InForce::SIZE).map_err(SteerError::Memory)?;
         let offload = FlowOffload {
             flows4: Mutex::new(maps.table("weir_flows4")?),
             flows6: Mutex::new(maps.table("weir_flows6")?),
-            generation,
-            generation_map,
+            in_force,
+            in_force_map,
             counters: maps.counters("weir_flow_count")?,
         };
         offload.disable();
@@ -229,7 +238,7 @@ impl FlowOffload {
         Ok([
             lock(&self.flows4).shared()?,
             lock(&self.flows6).shared()?,
-            self.generation_map.shared()?,
+            self.in_force_map.shared()?,
             self.counters.shared()?,
         ])
     }
@@ -237,7 +246,14 @@ impl FlowOffload {
     /// Lets only decisions of this snapshot hold, from the next frame on. Call it right after publishing.
     pub fn set_generation(&self, generation: u64) {
         // Release: what was published before is in force before.
-        self.generation.word(0).store(generation, Ordering::Release);
+        self.in_force.word(GENERATION).store(generation, Ordering::Release);
+    }
+
+    /// What policies let pass holds until then, of [`clock::now`](crate::clock::now), which the program knows to a tick of the
+    /// kernel (10 ms at most): as long as somebody would hear of other policies. At first none of it holds.
+    pub fn follow_policies_until(&self, until: Nanos) {
+        // Release: what was heard before is obeyed before.
+        self.in_force.word(POLICIES_UNTIL).store(until, Ordering::Release);
     }
 
     /// Sends everything to the router again.
@@ -299,7 +315,7 @@ fn remember<const K: usize>(
     let queue = decided.arrives.queue;
     let Some((protocol, ports)) = decided.flow else { return write(key(queue), value(decided)) };
     write(key(which_flow(ports, protocol, queue)), value(decided))?;
-    write(key(queue), Flow { generation: decided.generation, by_flow: 1, ..Flow::default() })
+    write(key(queue), Flow { generation: decided.generation, flags: FLOW_SPREAD as u16, ..Flow::default() })
 }
 
 /// As the program has it: of the ports as they stand in a packet.
@@ -310,6 +326,8 @@ fn which_flow(ports: u32, protocol: u8, queue: u32) -> u32 {
 fn value(decided: &Decided) -> Flow {
     let Decided { generation, arrives, leaves, .. } = decided;
     let (protocol, ports) = decided.flow.unwrap_or_default();
+    let policies = decided.policies.unwrap_or_default();
+    let [in_policy, out_policy] = policies.map(|number| number.map_or(0, |number| number.0));
     Flow {
         generation: *generation,
         in_ifindex: arrives.ifindex,
@@ -327,6 +345,9 @@ fn value(decided: &Decided) -> Flow {
         ports: ports.to_be_bytes(),
         protocol: protocol.into(),
         queue: arrives.queue as u16,
+        flags: if decided.policies.is_some() { FLOW_ENFORCED as u16 } else { 0 },
+        in_policy,
+        out_policy,
         ..Flow::default()
     }
 }

@@ -651,6 +651,7 @@ fn decided(source: &str, destination: &str) -> Decided {
             mtu: 1400,
             macs,
         },
+        policies: None,
     }
 }
 

@@ -326,8 +326,14 @@ impl Daemon {
         if self.config.kernel.firewall.is_some() {
             return;
         }
+        let enforced = self.control.tables().ports.iter().any(|port| port.egress != port.device);
         for (device, open) in &mut self.open {
-            open.port.keep_link(device);
+            // What no policy matched is forwarded by flows, which nobody would void when a policy comes.
+            if enforced && !open.port.zero_copy {
+                open.port.forget_link(device);
+            } else {
+                open.port.keep_link(device);
+            }
         }
     }
 

@@ -7,26 +7,31 @@
 //!
 //! Promises: an entry is in force under the snapshot it was decided by and no other; a device that
 //! cannot take redirected frames (a veth whose peer stopped receiving by NAPI) is never redirected to
-//! for longer than [`ASK_EVERY`]; installing takes a bounded part of a worker's time; no frame
+//! for longer than [`ASK_EVERY`]; what policies let pass is forwarded no longer than a second after nobody follows
+//! them; installing takes a bounded part of a worker's time; no frame
 //! overtakes one of its pair and queue that is still with a worker. Refuses: devices in zero-copy mode (their sockets
 //! are faster), and generic XDP where not one poller alone brings the frames of a queue.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use weir_core::device::{Device, DeviceStats, DeviceStatus};
+use weir_core::ipsec::Direction;
+use weir_core::ipsec::spd::PolicyCounters;
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::router::PortCounters;
 use weir_core::router::lasting::Lasting;
 use weir_core::tables::Tables;
-use weir_core::time::{MILLISECOND, Nanos};
+use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_core::verdict::Ledger;
 use weir_core::wire::flow::FlowKey;
 use weir_io::af_xdp::AfXdp;
 use weir_io::bpf::features;
-use weir_io::steer::flow_offload::{Arrives, Decided, Leaves, MAX_COUNTS, MAX_DEVICES, Progress};
+use weir_io::steer::flow_offload::{
+    Arrives, Decided, Leaves, MAX_COUNTS, MAX_DEVICES, OffloadCounters, Progress,
+};
 use weir_io::steer::tracked::Tracked;
 use weir_io::steer::{self, SteerError};
 use weir_io::umem::Chunk;
@@ -40,11 +45,22 @@ pub const ASK_EVERY: Nanos = 250 * MILLISECOND;
 /// batch of 64 are 60 ns a packet when every packet is of a new pair, and nothing when none is.
 const FLOWS_A_CALL: usize = 2;
 
+/// How long what policies let pass holds after this process was last seen to follow them.
+const POLICIES_HOLD: Nanos = SECOND;
+
 /// In place of the queues of a far end: frames must not be redirected to this device.
 const NO_REDIRECTS: u32 = u32::MAX;
 
 /// Bits of the word in force that count closures; the rest is the snapshot's number.
 const CLOSURES_SHIFT: u32 = 48;
+
+/// Whom a counter is for.
+#[derive(Debug)]
+enum Counted {
+    Vlan(DeviceId, u16),
+    /// A policy, and up to where its own counters have these.
+    Policy(Arc<PolicyCounters>, OffloadCounters),
+}
 
 /// Shared by the control thread, which opens and closes, and the workers, which install flows.
 #[derive(Debug)]
@@ -56,8 +72,8 @@ pub struct FlowOffload {
     devices: Vec<AtomicU32>,
     /// Holds for each [`DeviceId`] how many queues its far end has, if which of them takes a redirected frame follows the CPU; else 0.
     far_queues: Vec<AtomicU32>,
-    /// VLANs with counters of their own, in the order of these.
-    vlans: Mutex<Vec<(DeviceId, u16)>>,
+    /// The owners of the counters behind those of devices, in their order.
+    counted: Mutex<Vec<Counted>>,
     closures: AtomicU64,
     /// Held while a word is put in force.
     putting: Mutex<()>,
@@ -75,7 +91,7 @@ impl FlowOffload {
             out: none(),
             devices: none(),
             far_queues: none(),
-            vlans: Mutex::default(),
+            counted: Mutex::default(),
             closures: AtomicU64::new(0),
             putting: Mutex::default(),
             unsent: AtomicU32::new(0),
@@ -122,6 +138,11 @@ impl FlowOffload {
         self.put_in_force();
     }
 
+    /// All news of policies up to now is in the tables.
+    pub fn follow_policies(&self, now: Nanos) {
+        self.flows.follow_policies_until(now + POLICIES_HOLD);
+    }
+
     /// Forgets every flow: the tables stay, something else changed.
     pub fn forget(&self) {
         self.closures.fetch_add(1, Ordering::AcqRel);
@@ -144,16 +165,68 @@ impl FlowOffload {
     /// counter are counted with their device.
     pub fn counted(&self, device: DeviceId, vlan: Option<u16>) -> DeviceId {
         let Some(vlan) = vlan else { return device };
-        let mut vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = vlans.iter().position(|counted| *counted == (device, vlan));
-        let at = known.unwrap_or(vlans.len());
-        if at >= (MAX_COUNTS - MAX_DEVICES) as usize {
-            return device;
+        let is_it =
+            |counted: &Counted| matches!(counted, Counted::Vlan(of, id) if (*of, *id) == (device, vlan));
+        self.number(is_it, |_| Counted::Vlan(device, vlan)).unwrap_or(device)
+    }
+
+    /// The numbers that packets are counted under which these policies let in and out, for [`FlowOffload::count_for_policies`]; `None`
+    /// where there are no more of them.
+    fn counted_by(&self, policies: [Option<&Arc<PolicyCounters>>; 2]) -> Option<[Option<DeviceId>; 2]> {
+        let mut numbers = [None; 2];
+        for (number, policy) in numbers.iter_mut().zip(policies) {
+            let Some(policy) = policy else { continue };
+            let is_it =
+                |counted: &Counted| matches!(counted, Counted::Policy(of, _) if Arc::ptr_eq(of, policy));
+            let new = |had| Counted::Policy(policy.clone(), had);
+            *number = Some(self.number(is_it, new)?);
         }
-        if known.is_none() {
-            vlans.push((device, vlan));
+        Some(numbers)
+    }
+
+    /// The number of a counter behind those of devices; a new one's, or that of a policy nobody else knows any more, begins from
+    /// what stands there.
+    fn number(
+        &self,
+        is_it: impl Fn(&Counted) -> bool,
+        new: impl Fn(OffloadCounters) -> Counted,
+    ) -> Option<DeviceId> {
+        let mut counted = self.lock_counted();
+        let number = |at: usize| Some(DeviceId(MAX_DEVICES as u16 + at as u16));
+        if let Some(known) = counted.iter().position(is_it) {
+            return number(known);
         }
-        DeviceId(MAX_DEVICES as u16 + at as u16)
+        if counted.len() < (MAX_COUNTS - MAX_DEVICES) as usize {
+            counted.push(new(OffloadCounters::default()));
+            return number(counted.len() - 1);
+        }
+        let gone =
+            |counted: &Counted| matches!(counted, Counted::Policy(of, _) if Arc::strong_count(of) == 1);
+        let at = counted.iter().position(gone)?;
+        counted[at] = new(self.flows.counters(number(at)?).ok()?);
+        number(at)
+    }
+
+    fn lock_counted(&self) -> MutexGuard<'_, Vec<Counted>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to the policies what XDP forwarded by them since the last time.
+    pub fn count_for_policies(&self) {
+        let mut counted = self.lock_counted();
+        if !counted.iter().any(|counted| matches!(counted, Counted::Policy(..))) {
+            return;
+        }
+        let Ok(all) = self.flows.all_counters() else { return };
+        for (counted, now) in counted.iter_mut().zip(all.into_iter().skip(MAX_DEVICES as usize)) {
+            let Counted::Policy(policy, had) = counted else { continue };
+            let since = |now: u64, had: u64| now.wrapping_sub(had);
+            let (packets, bytes) = (since(now.rx_packets, had.rx_packets), since(now.rx_bytes, had.rx_bytes));
+            policy.count_many(Direction::In, packets, bytes);
+            let (packets, bytes) = (since(now.tx_packets, had.tx_packets), since(now.tx_bytes, had.tx_bytes));
+            policy.count_many(Direction::Out, packets, bytes);
+            *had = now;
+        }
     }
 
     /// The interface of a device that takes part.
@@ -203,12 +276,21 @@ impl FlowOffload {
         out.swap(open, Ordering::AcqRel) != open
     }
 
+    /// VLANs with counters of their own, and the numbers of these.
+    fn vlans(&self) -> Vec<((DeviceId, u16), u16)> {
+        let counted = self.lock_counted();
+        let vlans = counted.iter().zip(MAX_DEVICES as u16..).filter_map(|(counted, number)| match counted {
+            Counted::Vlan(device, vlan) => Some(((*device, *vlan), number)),
+            Counted::Policy(..) => None,
+        });
+        vlans.collect()
+    }
+
     /// Frames of a device and its VLANs that XDP forwarded by itself.
     pub fn received(&self, device: DeviceId) -> Option<u64> {
-        let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let all = self.flows.all_counters().ok()?;
-        let own = vlans.iter().zip(MAX_DEVICES as usize..).filter(|((of, _), _)| *of == device);
-        let numbers = own.map(|(_, number)| number).chain([device.index()]);
+        let own = self.vlans().into_iter().filter(|&((of, _), _)| of == device);
+        let numbers = own.map(|(_, number)| usize::from(number)).chain([device.index()]);
         Some(numbers.filter_map(|number| all.get(number)).map(|counters| counters.rx_packets).sum())
     }
 
@@ -217,9 +299,8 @@ impl FlowOffload {
         let mut report = WorkerState { generation: tables.generation, ..WorkerState::default() };
         report.ports.resize(tables.ports.len(), PortCounters::default());
         let mut ledger = Ledger::default();
-        let vlans = self.vlans.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let all = self.flows.all_counters().unwrap_or_default();
-        let tagged = vlans.iter().zip(MAX_DEVICES as u16..).map(|(&(device, vlan), number)| {
+        let tagged = self.vlans().into_iter().map(|((device, vlan), number)| {
             let known = tables.devices.get(device.index()).map_or(&[][..], |device| &device.tagged);
             (number, known.iter().find(|(id, _)| *id == vlan).map(|(_, port)| *port))
         });
@@ -320,6 +401,13 @@ impl OffloadingSocket {
             if generic && far_queues > 1 {
                 continue;
             }
+            let policies = match way.policies {
+                None => None,
+                Some(by) => match shared.counted_by(by) {
+                    None => continue,
+                    numbers => numbers,
+                },
+            };
             let decided = Decided {
                 generation,
                 source: way.source,
@@ -341,6 +429,7 @@ impl OffloadingSocket {
                     mtu: way.next.mtu,
                     macs: way.next.header,
                 },
+                policies,
             };
             // A full map makes room by itself; without memory the pair stays with the workers.
             let _ = shared.flows.insert(&decided);

@@ -66,12 +66,22 @@ pub struct OpenPort {
     pub queues: usize,
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
-    /// The link the service manager keeps, by a number each has of its own.
-    link: Option<u32>,
+    link: KeptLink,
     _offloads: Vec<Option<SwitchedOff>>,
     _coalescing: Option<SentAtOnce>,
     _hash: Option<HashedByFlow>,
     irqs: Option<PlacedIrqs>,
+}
+
+/// The link of the XDP program that the service manager keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum KeptLink {
+    /// That of the process before, if any.
+    #[default]
+    Inherited,
+    None,
+    /// The link has this number, as each has one of its own.
+    Number(u32),
 }
 
 /// What the service manager calls a device's link: `xdp-DEVICE`.
@@ -83,11 +93,11 @@ impl OpenPort {
         let Some(number) = self.steering.as_ref().map(|steering| steering.attachment().number()) else {
             return;
         };
-        if self.link != Some(number)
+        if self.link != KeptLink::Number(number)
             && let Some((name, link)) = self.named_link(device)
         {
             service::keep(&name, link);
-            self.link = Some(number);
+            self.link = KeptLink::Number(number);
         }
     }
 
@@ -97,10 +107,18 @@ impl OpenPort {
         Some((format!("{LINK_NAME}{device}"), link))
     }
 
+    /// The link goes with this process; true where the service manager had it.
+    pub fn forget_link(&mut self, device: &str) -> bool {
+        let was = std::mem::replace(&mut self.link, KeptLink::None);
+        if was != KeptLink::None {
+            service::forget(&format!("{LINK_NAME}{device}"));
+        }
+        matches!(was, KeptLink::Number(_))
+    }
+
     /// The device is no longer ours: its program goes, whoever keeps the link.
     pub fn give_back(mut self, device: &str) {
-        if self.link.is_some() {
-            service::forget(&format!("{LINK_NAME}{device}"));
+        if self.forget_link(device) {
             // What cannot be taken off is on no device any more.
             let _ = self.steering.as_mut().map(Steering::take_off);
         }
@@ -319,7 +337,7 @@ fn open_af_xdp(
         kind: "af_xdp",
         fallbacks,
         steering: Some(steering),
-        link: None,
+        link: KeptLink::default(),
         tap: Some(tap),
         zero_copy,
         queues: has.max(umems.len()),

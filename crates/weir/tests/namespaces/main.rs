@@ -25,6 +25,7 @@ mod restarts;
 mod service;
 mod soak;
 mod spd_lookup;
+mod spd_offload;
 mod traffic;
 mod verbs;
 

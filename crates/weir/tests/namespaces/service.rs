@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::in_and_out::{flows, is_all_there, kernels, under_flows};
+use super::spd_lookup::{RULES, enforced};
 use super::testbed::{Router, Testbed, run, until};
 use super::traffic::{ping, ways};
 
@@ -139,6 +140,22 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     assert!(router.wait(), "{}", router.log());
     manager.kept.clear();
     assert!(!is_attached("r1"), "a stopped service leaves nothing");
+}
+
+/// What no policy stops is forwarded by XDP; nobody would hear of a policy that comes while no router runs.
+#[test]
+fn where_policies_apply_the_manager_keeps_no_link() {
+    let Some(testbed) = Testbed::new("where_policies_apply_the_manager_keeps_no_link") else { return };
+    let mut manager = Manager::new(&testbed);
+    let is_attached = || run(&format!("ip -n {} link show r0", testbed.router)).contains("xdp");
+    let mut router = manager.start(&testbed, &testbed.config("af_xdp", ""));
+    assert_eq!(manager.kept.len(), 2, "{}", router.log());
+    router.kill();
+    assert!(is_attached());
+    let mut router = manager.start(&testbed, &enforced(&testbed, "", RULES));
+    assert_eq!(manager.kept.len(), 0, "those of the router before are given up: {}", router.log());
+    router.kill();
+    until("nobody holds the programs", || (!is_attached()).then_some(()));
 }
 
 /// As a package's upgrade has it: one signal, and the program that is installed by then takes over.

@@ -18,12 +18,12 @@ const SPD: &str = "[[spd]]\nname = \"outside\"\nports = [\"right\"]\n";
 
 /// The discard port is discarded, the rest between client and server passes; a first rule that names ports
 /// leaves every packet to the layers behind it.
-const RULES: &str = "[[policy]]\nspd = \"outside\"\nname = \"quiet\"\nprotocol = \"udp\"\nremote_ports = 9\naction = \"discard\"\n\
+pub(super) const RULES: &str = "[[policy]]\nspd = \"outside\"\nname = \"quiet\"\nprotocol = \"udp\"\nremote_ports = 9\naction = \"discard\"\n\
     [[policy]]\nspd = \"outside\"\nname = \"four\"\nlocal = \"10.1.0.0/16\"\nremote = \"10.2.0.0/16\"\naction = \"bypass\"\n\
     [[policy]]\nspd = \"outside\"\nname = \"six\"\nlocal = \"fd01::/64\"\nremote = \"fd02::/64\"\naction = \"bypass\"\n";
 
 /// A router with a policy enforcement point with these lines of `[ipsec]` and these policies.
-fn enforced(testbed: &Testbed, ipsec: &str, policies: &str) -> String {
+pub(super) fn enforced(testbed: &Testbed, ipsec: &str, policies: &str) -> String {
     testbed.config("af_xdp", &format!("[ipsec]\n{ipsec}{SPD}{policies}"))
 }
 

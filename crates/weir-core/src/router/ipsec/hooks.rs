@@ -4,10 +4,11 @@
 //! Promises: the hooks are pure, like every rule there; each asks the snapshot first whether it has IPsec at all.
 
 use super::explain;
-use super::rules::{self, Kind, packet_len};
+use super::rules::{self, Kind, Outward, packet_len};
 use crate::id::PortId;
 use crate::ipsec::{Direction, Ipsec, pmtu};
 use crate::router::decide::{Arrival, Context, Decided, Decision, Observer};
+use crate::router::lasting::Passed;
 use crate::tables::Tables;
 use crate::time::Nanos;
 use crate::verdict::Reason;
@@ -92,6 +93,42 @@ pub(in crate::router) fn refuses(
         (format!("cleartext on {}", arrival.port.name), text)
     });
     refused
+}
+
+/// Which packets like `packet`, that come in as cleartext by the first port and leave by the second, policies let pass as they do this one;
+/// `None` where it does not pass so, or each packet is wanted. Ports without an SPD pass all.
+pub(in crate::router) fn passed<'a>(
+    tables: &'a Tables,
+    (arrives, leaves): (PortId, PortId),
+    packet: &[u8],
+) -> Option<Passed<'a>> {
+    let mut passed = Passed::default();
+    let Some(ipsec) = &tables.ipsec else { return Some(passed) };
+    let ways = [(arrives, Direction::In), (leaves, Direction::Out)];
+    for ((port, direction), by) in ways.into_iter().zip(&mut passed.by) {
+        let Some(question) = rules::enforcement(ipsec, port, direction) else { continue };
+        // The oracle looks at each packet.
+        if question.oracle {
+            return None;
+        }
+        let found = question.rules().find_packet(packet);
+        let policy = match direction {
+            Direction::In => match rules::clear(question.spd, found) {
+                (policy, None) => policy,
+                (_, Some(_)) => return None,
+            },
+            Direction::Out => match rules::outward(question.spd, found) {
+                Outward::Bypass(policy) => policy,
+                Outward::Protect(_) | Outward::Discard(..) => return None,
+            },
+        };
+        passed.enforced = true;
+        *by = policy
+            .and_then(|index| question.spd.policies.get(index.0 as usize))
+            .map(|policy| &policy.counters);
+        passed.of_flow |= question.rules().outside_all(std::iter::once(packet)).is_none();
+    }
+    Some(passed)
 }
 
 /// Learns from a frame the slow path decided about: of ICMP errors about packets of ours, and that a policy let it pass

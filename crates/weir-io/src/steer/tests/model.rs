@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use weir_core::route::Prefix;
 use weir_core::tables::Owner;
 use weir_xdp::Action;
-use weir_xdp::layout::Flow;
+use weir_xdp::layout::{FLOW_ENFORCED, FLOW_SPREAD, Flow};
 
 use super::{ENDS, ESP_PORTS, KEPT, KEPT_SPIS, checksum, ip, owner};
 use crate::steer::{Cause, flow_offload::OffloadCounters};
@@ -15,7 +15,7 @@ use crate::steer::{Cause, flow_offload::OffloadCounters};
 pub const INGRESS: u32 = 1;
 
 /// Every way through the flow offload.
-pub const WAYS: [&str; 18] = [
+pub const WAYS: [&str; 19] = [
     "unknown pair",
     "unknown flow of the pair",
     "offloaded",
@@ -34,6 +34,7 @@ pub const WAYS: [&str; 18] = [
     "held: nothing known of the last frame",
     "held: an earlier frame is on its way",
     "held: one of unknown flow is on its way",
+    "held: nobody follows policies",
 ];
 
 /// A pair of addresses, or a protocol and ports of it, that a flow is the way of.
@@ -45,6 +46,7 @@ pub struct Model {
     pub offload: bool,
     pub socket: bool,
     pub generation: u64,
+    pub policies_followed: bool,
     pub steered: u64,
     pub done: u64,
     pub flows: BTreeMap<Whose, Flow>,
@@ -135,7 +137,7 @@ impl Model {
         let mut whose = (pair, None);
         let Some(mut flow) = self.flows.get(&whose).copied() else { return ("unknown pair", whose) };
         let mut held = plain(packet, pair.0.is_ipv4()).err();
-        if held.is_none() && flow.by_flow != 0 {
+        if held.is_none() && flow.flags & FLOW_SPREAD as u16 != 0 {
             let before = flow.last_slow;
             whose.1 = Some(flow_of(packet));
             let Some(one) = self.flows.get(&whose).copied() else {
@@ -166,6 +168,10 @@ impl Model {
             (length > flow.mtu, "held: above the MTU"),
             (flow.last_slow == 0, "held: nothing known of the last frame"),
             (flow.last_slow > self.done, "held: an earlier frame is on its way"),
+            (
+                flow.flags & FLOW_ENFORCED as u16 != 0 && !self.policies_followed,
+                "held: nobody follows policies",
+            ),
         ]
         .into_iter()
         .find_map(|(held, way)| held.then_some(way))
@@ -196,6 +202,16 @@ impl Model {
         let sent = self.counters.entry(flow.out_device).or_default();
         sent.tx_packets += 1;
         sent.tx_bytes += out.len() as u64;
+        if flow.in_policy != 0 {
+            let let_in = self.counters.entry(flow.in_policy.into()).or_default();
+            let_in.rx_packets += 1;
+            let_in.rx_bytes += packet.len() as u64;
+        }
+        if flow.out_policy != 0 {
+            let let_out = self.counters.entry(flow.out_policy.into()).or_default();
+            let_out.tx_packets += 1;
+            let_out.tx_bytes += packet.len() as u64;
+        }
         out
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use weir_core::packet::{DeviceId, Frame};
 use weir_core::random::SplitMix64;
 use weir_core::tables::Owner;
-use weir_xdp::layout::{Flow, FlowProgress};
+use weir_xdp::layout::{FLOW_ENFORCED, FLOW_SPREAD, Flow, FlowProgress};
 use weir_xdp::{Action, Counters, Loaded};
 
 use super::frames::{PAIRS, SPREAD_PAIRS, TAGGED_PAIRS, corpus};
@@ -20,6 +20,8 @@ use crate::xdp_gen::{FrameTemplate, Generator, Layout};
 
 const DEVICE: DeviceId = DeviceId(3);
 const OUT: DeviceId = DeviceId(1);
+/// Numbers that policies count under.
+const POLICIES: [DeviceId; 2] = [DeviceId(300), DeviceId(511)];
 const GENERATION: u64 = 7;
 /// The VLAN of frames of the corpus.
 const TAG: u16 = 7;
@@ -74,6 +76,11 @@ impl Both {
         self.model.generation = generation;
     }
 
+    fn follow_policies(&mut self, followed: bool) {
+        self.offload.follow_policies_until(if followed { u64::MAX } else { 0 });
+        self.model.policies_followed = followed;
+    }
+
     /// Numbers frames in a front, as on a driver without metadata.
     fn in_fronts(&mut self) {
         self.fronts = true;
@@ -97,10 +104,14 @@ impl Both {
                 mtu: 1400,
                 macs: [2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0x0c],
             },
+            policies: None,
         };
         change(&mut decided);
         self.offload.insert(&decided).expect("room");
-        let Decided { generation, arrives, leaves, .. } = decided;
+        let Decided { generation, arrives, leaves, policies, .. } = decided;
+        let flags = if policies.is_some() { FLOW_ENFORCED as u16 } else { 0 };
+        let [in_policy, out_policy] =
+            policies.unwrap_or_default().map(|number| number.map_or(0, |number| number.0));
         let flow = Flow {
             generation,
             in_ifindex: arrives.ifindex,
@@ -112,12 +123,15 @@ impl Both {
             in_vlan: arrives.vlan.unwrap_or(0),
             out_macs: leaves.macs,
             in_device: DEVICE.0.into(),
+            flags,
+            in_policy,
+            out_policy,
             ..Flow::default()
         };
         let pair = (decided.source, decided.destination);
         self.model.flows.entry((pair, decided.flow)).or_insert(flow);
         if decided.flow.is_some() {
-            let spread = Flow { generation, by_flow: 1, ..Flow::default() };
+            let spread = Flow { generation, flags: FLOW_SPREAD as u16, ..Flow::default() };
             self.model.flows.entry((pair, None)).or_insert(spread);
         }
     }
@@ -171,7 +185,7 @@ impl Both {
             let expected = self.model.causes.get(cause.name()).copied().unwrap_or(0);
             assert_eq!(counted, [expected], "{}", cause.name());
         }
-        for device in [DEVICE, OUT] {
+        for device in [DEVICE, OUT].into_iter().chain(POLICIES) {
             let expected = self.model.counters.get(&device.0.into()).copied().unwrap_or_default();
             assert_eq!(self.offload.counters(device).expect("readable"), expected);
         }
@@ -192,14 +206,22 @@ fn campaign_of(test: &str, offloads: bool, socket: bool, frames: usize, set: fn(
     for n in 0..frames {
         if n == corpus.len() {
             both.insert(PAIRS[0], |_| {});
-            both.insert(PAIRS[1], |decided| decided.leaves.vlan = Some(9));
+            both.insert(PAIRS[1], |decided| {
+                decided.leaves.vlan = Some(9);
+                decided.policies = Some([Some(POLICIES[1]), None]);
+            });
             both.insert(PAIRS[2], |decided| decided.arrives.ifindex += 1);
             both.insert(TAGGED_PAIRS[0], |decided| decided.arrives.vlan = Some(TAG));
             both.insert(TAGGED_PAIRS[1], |decided| {
                 (decided.arrives.vlan, decided.leaves.vlan) = (Some(TAG), Some(9));
             });
             for (pair, flow) in SPREAD_PAIRS.into_iter().flat_map(|pair| FLOWS.map(|flow| (pair, flow))) {
-                both.insert(pair, |decided| decided.flow = Some(flow));
+                both.insert(pair, |decided| {
+                    decided.flow = Some(flow);
+                    // Those of one protocol are counted where they come in too.
+                    decided.policies =
+                        Some([(flow.0 == FLOWS[0].0).then_some(POLICIES[0]), Some(POLICIES[1])]);
+                });
             }
         }
         if random.below(3) > 0 {
@@ -208,6 +230,7 @@ fn campaign_of(test: &str, offloads: bool, socket: bool, frames: usize, set: fn(
         }
         if random.below(64) == 0 {
             both.in_force(GENERATION + random.below(8) / 7);
+            both.follow_policies(random.below(8) > 0);
         }
         let round = n / corpus.len();
         let frame = if round < 4 { corpus[n % corpus.len()].clone() } else { mutated(&corpus, &mut random) };
@@ -237,7 +260,7 @@ fn campaign_of(test: &str, offloads: bool, socket: bool, frames: usize, set: fn(
     for way in WAYS {
         assert_eq!(ways.contains_key(way), offloads, "{way}");
     }
-    assert!(instructions < if offloads { 2000 } else { 320 } && stack <= 128);
+    assert!(instructions < if offloads { 2100 } else { 320 } && stack <= 128);
     Some(both)
 }
 

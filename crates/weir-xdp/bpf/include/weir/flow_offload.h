@@ -8,7 +8,7 @@
  *
  * Only what the router would do with the frame happens to it: a flow says what is the same for every frame of
  * a pair of addresses, and what differs from frame to frame is looked at here. Where several next hops lead to a
- * destination, the pair's entry says so, and each flow of it has one of its own.
+ * destination, or policies tell flows of a pair apart, the pair's entry says so, and each flow of it has one of its own.
  *
  * Each receive queue has flows and numbers of its own: one worker serves it, one CPU at a time runs this for it, and a
  * device brings frames of one connection by one queue.
@@ -34,16 +34,15 @@ struct {
 	__uint(max_entries, FLOWS_MAX);
 } weir_flows6 SEC(".maps");
 
-/* Of the tables in force; the daemon's to write. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct tables);
 	__uint(max_entries, 1);
-} weir_generation SEC(".maps");
+} weir_tables SEC(".maps");
 
-__u64 generation VALUE_OF(weir_generation);
+struct tables tables VALUE_OF(weir_tables);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -201,6 +200,12 @@ static __always_inline bool one_way_out(const struct flow *flow)
 	return flow->out_queues <= 1 || bpf_get_smp_processor_id() % flow->out_queues == flow->out_queue;
 }
 
+/* What policies let pass holds as long as somebody would hear of another. */
+static __always_inline bool is_followed(const struct flow *flow)
+{
+	return !(flow->flags & FLOW_ENFORCED) || bpf_ktime_get_coarse_ns() < tables.policies_until;
+}
+
 /* A frame of the flow's VLAN. A tag without a VLAN is a priority, which the router looks at. */
 static __always_inline bool is_of_vlan(const struct flow *flow, const struct frame *frame)
 {
@@ -218,7 +223,7 @@ static __always_inline bool is_of_vlan(const struct flow *flow, const struct fra
 static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow, const struct flow_progress *progress,
 				     const void *mac, const struct extent *extent)
 {
-	if (flow->generation != generation || flow->in_ifindex != ctx->ingress_ifindex)
+	if (flow->generation != tables.generation || flow->in_ifindex != ctx->ingress_ifindex)
 		return false;
 	if (!same_mac(mac, flow->in_mac) || extent->packet > flow->mtu)
 		return false;
@@ -226,10 +231,10 @@ static __always_inline bool in_force(struct xdp_md *ctx, const struct flow *flow
 	return flow->last_slow && flow->last_slow <= progress->done;
 }
 
-/* A frame with a tag, or a flow that has anything of VLANs, several queues or several next hops. */
+/* A frame with a tag, or a flow that has anything of VLANs, several queues, several next hops or policies. */
 static __always_inline bool is_rare(const struct flow *flow, const struct frame *frame)
 {
-	/* out_queue, out_queues, in_vlan and by_flow are one word, and the tag is the end of another. */
+	/* out_queue, out_queues, in_vlan and flags are one word, and the tag is the end of another. */
 	return frame->tagged | load64(&flow->out_queue) | load64(flow->in_mac) >> 48;
 }
 
@@ -268,6 +273,25 @@ static __always_inline int forward(struct xdp_md *ctx, const struct flow *flow, 
 	if (padding)
 		bpf_xdp_adjust_tail(ctx, -(int)padding);
 	return bpf_redirect(flow->out_ifindex, 0);
+}
+
+/* Policies that let a packet pass have it among theirs: what comes in as received, what leaves as sent. One for both families. */
+static __noinline void count_policies(__u32 in, __u32 out, __u64 bytes)
+{
+	struct flow_count *count;
+	__u32 key = 0;
+
+	count = bpf_map_lookup_elem(&weir_flow_count, &key);
+	if (!count)
+		return;
+	if (in && in < FLOW_COUNTS_MAX) {
+		count->device[bounded(in)].rx_packets++;
+		count->device[bounded(in)].rx_bytes += bytes;
+	}
+	if (out && out < FLOW_COUNTS_MAX) {
+		count->device[bounded(out)].tx_packets++;
+		count->device[bounded(out)].tx_bytes += bytes;
+	}
 }
 
 /* The frame as it leaves this way, its first `headers` bytes behind tags to be read again; NULL: there is no room for a tag. */
@@ -342,7 +366,7 @@ static __always_inline enum offloaded offload_rare4(struct xdp_md *ctx, struct f
 
 	if (!plain4(ip, &frame, &extent))
 		goto held;
-	if (flow->by_flow) {
+	if (flow->flags & FLOW_SPREAD) {
 		__u32 ports = ports_of(&frame, ip + 1, ip->protocol, extent.packet - (__s64)sizeof(*ip));
 		__u32 protocol = ip->protocol, queue = ctx->rx_queue_index;
 		struct flow_key4 key = { ip->saddr, ip->daddr, which_flow(ports, protocol, queue) };
@@ -359,7 +383,7 @@ static __always_inline enum offloaded offload_rare4(struct xdp_md *ctx, struct f
 	mac = FRAME_START(ctx);
 	if (!within(&frame, mac, ETH_HLEN) || !in_force(ctx, flow, progress, mac, &extent))
 		goto held;
-	if (!one_way_out(flow) || !is_of_vlan(flow, &frame))
+	if (!one_way_out(flow) || !is_of_vlan(flow, &frame) || !is_followed(flow))
 		goto held;
 	mac = as_it_leaves(ctx, flow, &frame, sizeof(*ip));
 	if (!mac) {
@@ -367,6 +391,8 @@ static __always_inline enum offloaded offload_rare4(struct xdp_md *ctx, struct f
 		return OFFLOAD_WORKER;
 	}
 	next_hop4(frame.l3);
+	if (flow->in_policy | flow->out_policy)
+		count_policies(flow->in_policy, flow->out_policy, extent.packet);
 	*action = forward(ctx, flow, &frame, mac, extent.padding);
 	return OFFLOAD_OUT;
 held:
@@ -387,7 +413,7 @@ static __always_inline enum offloaded offload_rare6(struct xdp_md *ctx, struct f
 
 	if (!plain6(ip, &frame, &extent))
 		goto held;
-	if (flow->by_flow) {
+	if (flow->flags & FLOW_SPREAD) {
 		__u32 ports = ports_of(&frame, ip + 1, ip->nexthdr, extent.packet - (__s64)sizeof(*ip));
 		__u32 protocol = ip->nexthdr, queue = ctx->rx_queue_index;
 		struct flow_key6 key __attribute__((aligned(8)));
@@ -404,7 +430,7 @@ static __always_inline enum offloaded offload_rare6(struct xdp_md *ctx, struct f
 	mac = FRAME_START(ctx);
 	if (!within(&frame, mac, ETH_HLEN) || !in_force(ctx, flow, progress, mac, &extent))
 		goto held;
-	if (!one_way_out(flow) || !is_of_vlan(flow, &frame))
+	if (!one_way_out(flow) || !is_of_vlan(flow, &frame) || !is_followed(flow))
 		goto held;
 	mac = as_it_leaves(ctx, flow, &frame, sizeof(*ip));
 	if (!mac) {
@@ -412,6 +438,8 @@ static __always_inline enum offloaded offload_rare6(struct xdp_md *ctx, struct f
 		return OFFLOAD_WORKER;
 	}
 	((struct ipv6hdr *)frame.l3)->hop_limit--;
+	if (flow->in_policy | flow->out_policy)
+		count_policies(flow->in_policy, flow->out_policy, extent.packet);
 	*action = forward(ctx, flow, &frame, mac, extent.padding);
 	return OFFLOAD_OUT;
 held:

@@ -46,7 +46,7 @@ enum enforce_drop {
 #define FLOW_DEVICES_MAX 256
 /* Receive queues of a device whose frames may take the flow offload; those beyond go to the router. */
 #define FLOW_QUEUES_MAX 64
-/* Counters of what is offloaded: of each device, and behind them of VLANs that have their own. */
+/* Counters of what is offloaded: of each device, and behind them of VLANs that have their own and of policies. */
 #define FLOW_COUNTS_MAX 512
 
 /* What only the kernel can do: follow routes of so many prefixes of either family, open ESP of so many SPIs. */
@@ -58,7 +58,7 @@ struct kept {
 
 /* What the router decided about a pair of addresses, or about one flow of them, as they come in by one queue. */
 struct flow {
-	__u64 generation; /* of the tables it was decided by; of a pair whose flows have ways of their own, nothing else counts */
+	__u64 generation; /* of the tables it was decided by; of FLOW_SPREAD nothing else counts */
 	__u32 in_ifindex;
 	__u32 out_ifindex;
 	__u32 mtu; /* of the outgoing port, bytes of IP */
@@ -71,10 +71,24 @@ struct flow {
 	__u16 out_queue; /* where the router's socket sends */
 	__u16 out_queues; /* of the far end, where its choice of one follows the CPU; 0: it does not */
 	__u16 in_vlan; /* 0: without a tag */
-	__u16 by_flow; /* several next hops lead to the destination: which, is said by protocol and ports */
+	__u16 flags;
 	__u32 ports; /* of a flow, as they stand in a packet, 0 without */
 	__u16 protocol; /* of a flow */
 	__u16 queue; /* it comes in by */
+	__u16 in_policy; /* numbers that policies count it under; 0: none does */
+	__u16 out_policy;
+	__u32 pad;
+};
+
+/* Of a pair of addresses: its flows have entries of their own, because several next hops lead there or policies tell them apart. */
+#define FLOW_SPREAD 1
+/* Policies let it pass. */
+#define FLOW_ENFORCED 2
+
+/* What decisions hold under; the daemon's to write. One that hangs writes nothing. */
+struct tables {
+	__u64 generation; /* of the tables in force */
+	__u64 policies_until; /* when nobody follows policies any more, in nanoseconds of CLOCK_MONOTONIC */
 };
 
 struct flow_key4 {

@@ -103,7 +103,7 @@ static __always_inline struct tracked_flow *tracked_in_force(const struct tracke
 	__u32 number = way->flow;
 	struct tracked_flow *flow = bpf_map_lookup_elem(&weir_tracked, &number);
 
-	if (!flow || flow->generation != generation || extent->packet > way->mtu)
+	if (!flow || flow->generation != tables.generation || extent->packet > way->mtu)
 		return NULL;
 	if (bpf_ktime_get_coarse_ns() >= followed_until)
 		return NULL;
