@@ -172,8 +172,6 @@ impl Loop {
                 self.report.idle_breaths += 1;
             }
             if now.saturating_sub(self.reported) >= REPORT_EVERY {
-                let told = self.fault.as_ref().is_some_and(|file| file.exists());
-                assert!(!told, "told to by WEIR_FAULT_WORKER");
                 self.publish_report(now, tables.generation);
             }
             if shared.stop.load(Ordering::Relaxed) {
@@ -331,6 +329,8 @@ impl Loop {
 
     /// Copies the counters for the control side, unless it is reading them just now.
     fn publish_report(&mut self, now: Nanos, generation: u64) {
+        let told = self.fault.as_ref().is_some_and(|file| file.exists());
+        assert!(!told, "told to by WEIR_FAULT_WORKER");
         self.reported = now;
         self.watch(now);
         self.copy_counters(generation);
