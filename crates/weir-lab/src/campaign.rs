@@ -25,9 +25,10 @@ use crate::experiment::Experiment;
 use crate::format;
 use crate::machine;
 use crate::machine::Machine;
+use crate::machine::nearness::{Near, Nearness};
 use crate::manifest::{FORMAT, Manifest, Repeated};
 use crate::method;
-use crate::model::{Configuration, LabError, Sample, Topology};
+use crate::model::{Configuration, LabError, Prepared, Sample, Topology};
 use crate::progress::{Progress, Whole};
 use crate::report;
 use crate::result::Results;
@@ -163,13 +164,14 @@ fn measure(
     }
     let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
     let mut failures = vec![0; runnable.len()];
+    let mut nearness = nearness(&plan.experiment);
     for slot in slots {
         if plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: reporting what was measured");
             break;
         }
-        let mut runs =
-            Runs { plan, store, testbeds, progress: &mut progress, failures: &mut failures, session };
+        let (progress, failures, nearness) = (&mut progress, &mut failures, &mut nearness);
+        let mut runs = Runs { plan, store, testbeds, progress, failures, nearness, session };
         if !runs.whole(slot, runnable[slot.configuration])? {
             break;
         }
@@ -186,7 +188,19 @@ struct Runs<'a, 'p> {
     progress: &'a mut Progress,
     /// Failures in a row, by configuration.
     failures: &'a mut [usize],
+    nearness: &'a mut Nearness<'static>,
     session: usize,
+}
+
+/// What having CPUs near may cost a campaign: half as long again as its runs take.
+fn nearness(experiment: &Experiment) -> Nearness<'static> {
+    Nearness::new(experiment.length() / 2)
+}
+
+/// Whether a run is of several CPUs of this machine, and short enough to be measured again.
+fn is_of_near_cpus(experiment: &Experiment, configuration: &Configuration) -> bool {
+    let several = matches!(configuration.topology(), Topology::Netns | Topology::Gateways | Topology::Relay);
+    several && !experiment.method.is_search()
 }
 
 impl Runs<'_, '_> {
@@ -194,12 +208,27 @@ impl Runs<'_, '_> {
     fn whole(&mut self, slot: &PlannedRun, configuration: &Configuration) -> Result<bool, LabError> {
         let (plan, name, progress) = (self.plan, &configuration.name, &mut *self.progress);
         progress.begin(slot, name);
-        let started_unix_ms = machine::unix_ms();
+        let mut started_unix_ms = machine::unix_ms();
         // What this machine lacks stays lacking; another host may be back by the next block.
         let elsewhere = configuration.topology() == Topology::Ssh;
         let failures = &mut self.failures[slot.configuration];
         let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
-            one(plan, self.testbeds, configuration, slot.seed, &|line| progress.say(line)).and_then(possible)
+            let testbeds = &mut *self.testbeds;
+            let mut prepare = || {
+                started_unix_ms = machine::unix_ms();
+                testbeds.prepare(configuration)
+            };
+            let run = |prepared: &mut Box<dyn Prepared>| {
+                one(plan, prepared.as_mut(), configuration, slot.seed, &|line| progress.say(line))
+                    .and_then(possible)
+            };
+            if is_of_near_cpus(&plan.experiment, configuration) {
+                let stays = || plan.stop.load(Ordering::Acquire);
+                let say = |line: String| progress.say(&format!("{name}: {line}"));
+                self.nearness.run(prepare, run, stays, say).map(|(sample, near)| with(sample, near))
+            } else {
+                prepare().and_then(|mut prepared| run(&mut prepared))
+            }
         } else {
             Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };
@@ -212,6 +241,15 @@ impl Runs<'_, '_> {
         progress.end(slot, name, &said);
         Ok(true)
     }
+}
+
+/// The sample with how near its CPUs were.
+fn with(mut sample: Sample, near: Near) -> Sample {
+    let again = (near.again > 0).then_some(f64::from(near.again));
+    for (name, value) in [(Near::ROUND_TRIP, near.round_trip_ns), (Near::AGAIN, again)] {
+        sample.metrics.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    sample
 }
 
 /// Puts a run on disk; what is said of it.
@@ -258,14 +296,13 @@ fn possible(sample: Sample) -> Result<Sample, LabError> {
 
 fn one(
     plan: &CampaignSpec<'_>,
-    testbeds: &mut Testbeds,
+    prepared: &mut dyn Prepared,
     configuration: &Configuration,
     seed: u64,
     say: &dyn Fn(&str),
 ) -> Result<Sample, LabError> {
-    let mut prepared = testbeds.prepare(configuration)?;
     let e = &plan.experiment;
     let [warm_up, window] = [e.warm_up_ms, e.window_ms].map(Duration::from_millis);
     let run = method::Run { configuration, method: &e.method, warm_up, window, seed, stop: plan.stop, say };
-    method::run(prepared.as_mut(), &run)
+    method::run(prepared, &run)
 }

@@ -73,6 +73,8 @@ pub enum Kind {
     Misbehaved,
     FewRuns,
     Noisy,
+    /// The CPUs of a virtual machine were moved apart by its host during runs.
+    CpusApart,
     /// The A/A control came out different from itself.
     ControlDiffers,
     #[serde(alias = "generator-is-the-limit")]

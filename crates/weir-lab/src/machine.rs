@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_io::{clock, cpu};
 
+pub mod nearness;
 mod priority;
 
 pub use priority::Priority;

@@ -168,6 +168,7 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
         outcome.profiles = profiled::read(dir, &outcome.configuration.name);
     }
     results.warnings.extend(warnings::of_sessions(&manifest, &evidence));
+    results.warnings.extend(warnings::of_cpus(&evidence.runs));
     results.settings = settings::of(&manifest.experiment, manifest.seed, &results);
     results.answers = answers::of(&manifest.experiment, manifest.seed, &results, &evidence.runs);
     Ok((manifest, results))

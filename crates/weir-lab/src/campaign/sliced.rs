@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{CampaignSpec, FAILURES_IN_A_ROW, Runs, Testbeds, keep, possible};
+use super::{CampaignSpec, FAILURES_IN_A_ROW, Runs, Testbeds, keep, nearness, possible};
 use crate::experiment::{Experiment, Slicing};
 use crate::machine;
 use crate::model::{Configuration, LabError, Prepared, Sample, Topology, Trial, slices};
@@ -29,14 +29,15 @@ pub fn measure(
 ) -> Result<(), LabError> {
     let mut progress = Progress::new(slots.len(), plan.experiment.runs, plan.whole.clone());
     let mut failures = vec![0; runnable.len()];
+    let mut nearness = nearness(&plan.experiment);
     for together in together(&plan.experiment, runnable, slots) {
         if plan.stop.load(Ordering::Acquire) {
             progress.say("interrupted: reporting what was measured");
             break;
         }
         if together.iter().any(|s| runnable[s.configuration].topology() != Topology::Memory) {
-            let mut runs =
-                Runs { plan, store, testbeds, progress: &mut progress, failures: &mut failures, session };
+            let (progress, failures, nearness) = (&mut progress, &mut failures, &mut nearness);
+            let mut runs = Runs { plan, store, testbeds, progress, failures, nearness, session };
             for slot in together {
                 runs.whole(slot, runnable[slot.configuration])?;
             }

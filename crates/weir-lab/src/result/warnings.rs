@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::searched::GoalOutcome;
 use super::{Outcome, Results};
 use crate::diagnostic::{Diagnostic, Kind};
+use crate::machine::nearness::{self, Near};
 use crate::manifest::Manifest;
 use crate::model::Sample;
-use crate::store::Evidence;
+use crate::store::{Evidence, Runs};
 use weir_stats::Verdict;
 use weir_stats::defects::{self, Defect};
 use weir_stats::search::goal;
@@ -193,6 +194,29 @@ pub fn of_sessions(manifest: &Manifest, evidence: &Evidence) -> Vec<Diagnostic> 
         found.push(warning.with("runs", runs));
     }
     found
+}
+
+/// Runs whose CPUs were apart, and those measured again for it.
+pub fn of_cpus(runs: &Runs) -> Option<Diagnostic> {
+    let metric = |name: &'static str| {
+        let samples = runs.values().flatten().filter_map(|run| run.sample.as_ref());
+        samples.filter_map(move |sample| sample.metrics.get(name).copied())
+    };
+    let least = metric(Near::ROUND_TRIP).reduce(f64::min)?;
+    let of = metric(Near::ROUND_TRIP).count();
+    let longest = metric(Near::ROUND_TRIP).fold(0.0, f64::max);
+    let apart = metric(Near::ROUND_TRIP).filter(|&trip| nearness::is_apart(trip, least)).count();
+    let again = metric(Near::AGAIN).sum::<f64>() as usize;
+    if apart + again == 0 {
+        return None;
+    }
+    let said = format!(
+        "CPUs were moved apart: a cache line took up to {longest:.0} ns over and back instead of {least:.0}; {apart} of {of} \
+         runs were measured so, and {again} measured again until they were not"
+    );
+    let remedy = "give the machine CPUs of its own whose caches are shared; what was measured again was chosen by that time alone";
+    let warning = whole(Kind::CpusApart, said, remedy).with("apart", apart).with("of", of);
+    Some(warning.with("again", again).with("least_ns", least).with("longest_ns", longest))
 }
 
 fn by_configuration(runs: &[(String, usize)]) -> impl Iterator<Item = (String, Vec<usize>)> {
