@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Irq, Many, OffOrAuto, Offload, Pace, Port,
-    Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy,
+    AutoOrLeave, Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, OffOrAuto, Offload,
+    Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -336,8 +336,12 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
         all = over(all, Axis::LiveTransmit, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(ways) = s.irq.as_ref().or(d.irq.as_ref()) {
-        let set = |p: &mut Partial, v: Irq| p.draft.placement.nic_modes.irq = v.0;
+        let set = |p: &mut Partial, v: AutoOrLeave| p.draft.placement.nic_modes.irq = v.0;
         all = over(all, Axis::Irq, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(ways) = s.nice.as_ref().or(d.nice.as_ref()) {
+        let set = |p: &mut Partial, v: AutoOrLeave| p.draft.placement.nic_modes.nice = v.0;
+        all = over(all, Axis::Nice, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {
         let set = |p: &mut Partial, v: Offload| p.draft.placement.offload = v.0;

@@ -95,7 +95,8 @@ pub struct Shape {
     pub xdp: Option<Many<Xdp>>,
     pub flow_offload: Option<Many<OffOrAuto>>,
     pub live_transmit: Option<Many<OffOrAuto>>,
-    pub irq: Option<Many<Irq>>,
+    pub irq: Option<Many<AutoOrLeave>>,
+    pub nice: Option<Many<AutoOrLeave>>,
     pub offload: Option<Many<Offload>>,
     pub firewall: Option<Many<FirewallRules>>,
     pub connection_packets: Option<Many<ConnectionPackets>>,
@@ -149,6 +150,7 @@ pub enum Axis {
     FlowOffload,
     LiveTransmit,
     Irq,
+    Nice,
     Offload,
     Firewall,
     ConnectionPackets,
@@ -173,7 +175,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 38] = [
+    pub const ALL: [Axis; 39] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -191,6 +193,7 @@ impl Axis {
         Axis::FlowOffload,
         Axis::LiveTransmit,
         Axis::Irq,
+        Axis::Nice,
         Axis::Offload,
         Axis::Firewall,
         Axis::ConnectionPackets,
@@ -234,6 +237,7 @@ impl Axis {
             Axis::FlowOffload => "flow_offload",
             Axis::LiveTransmit => "live_transmit",
             Axis::Irq => "irq",
+            Axis::Nice => "nice",
             Axis::Offload => "offload",
             Axis::Firewall => "firewall",
             Axis::ConnectionPackets => "connection_packets",
@@ -295,7 +299,8 @@ impl Axis {
             | Axis::Xdp
             | Axis::FlowOffload
             | Axis::LiveTransmit
-            | Axis::Irq => {
+            | Axis::Irq
+            | Axis::Nice => {
                 let mut named = c.nic_modes()?.of_weir();
                 named.find(|(key, _)| *key == self.key()).map(|(_, word)| word.to_string())
             }

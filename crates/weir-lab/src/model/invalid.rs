@@ -53,10 +53,10 @@ impl fmt::Display for Invalid {
             Invalid::Ipsec(error) => return error.fmt(f),
             Invalid::Relay(error) => return error.fmt(f),
             Invalid::NoDevices => {
-                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit` and `irq` are of the topologies netns and ssh"
+                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of the topologies netns and ssh"
             }
             Invalid::NotOfWeir => {
-                "`wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit` and `irq` are of SUT \"weir\""
+                "`wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of SUT \"weir\""
             }
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, strongswan-kernel, weir with port = \"tun\")"

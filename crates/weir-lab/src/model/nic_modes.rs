@@ -28,6 +28,9 @@ pub struct NicModes {
     /// Whether the CPUs of weir's workers take the interrupts of their queues too.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub irq: String,
+    /// Whether weir's workers have a higher priority than the kernel's reception on their CPU.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nice: String,
 }
 
 impl NicModes {
@@ -49,6 +52,7 @@ impl NicModes {
             ("flow_offload", &self.flow_offload, "auto"),
             ("live_transmit", &self.live_transmit, "off"),
             ("irq", &self.irq, "leave"),
+            ("nice", &self.nice, "auto"),
         ];
         let named = all.into_iter().filter(|(_, word, _)| !word.is_empty());
         named.map(|(key, word, default)| (key, word.as_str(), default))

@@ -26,6 +26,8 @@ pub struct Workers {
     pub live_transmit: bool,
     /// The CPU of a queue's worker takes the queue's interrupts, too.
     pub place_irqs: bool,
+    /// Workers keep the priority weir was started with.
+    pub leave_nice: bool,
 }
 
 /// How a worker without frames learns of the next.
@@ -79,6 +81,7 @@ const XDP: &[(&str, Xdp)] = &[("auto", Xdp::Auto), ("native", Xdp::Native), ("ge
 const FLOW_OFFLOAD_OFF: &[(&str, bool)] = &[("auto", false), ("off", true)];
 const LIVE_TRANSMIT: &[(&str, bool)] = &[("auto", true), ("off", false)];
 const PLACE_IRQS: &[(&str, bool)] = &[("auto", true), ("leave", false)];
+const LEAVE_NICE: &[(&str, bool)] = &[("auto", false), ("leave", true)];
 /// What becomes of IPv6 transit with broken extension headers or a type 0 routing header; whether they are looked at.
 const EXTENSIONS: &[(&str, bool)] = &[("forward", false), ("check", true)];
 
@@ -99,7 +102,7 @@ const BUFFERS: std::ops::RangeInclusive<u32> = 1024..=1_048_576;
 /// ICMP errors a second: 0 switches them off.
 const ICMP_MAX: u32 = 1_000_000;
 
-const WORKERS: [Key; 8] = [
+const WORKERS: [Key; 9] = [
     Key::with_default(
         "cpus",
         Form::OneOf(&[Form::Words(&["auto"]), Form::List(&Form::Integer(0, CPU_MAX as u64))]),
@@ -146,6 +149,12 @@ const WORKERS: [Key; 8] = [
         Form::Words(&["auto", "leave"]),
         "\"leave\"",
         "Which CPUs take the interrupts of a card's queues. With `auto` it is the CPU of a queue's worker, until the port closes; `leave` leaves them where they are.",
+    ),
+    Key::with_default(
+        "nice",
+        Form::Words(&["auto", "leave"]),
+        "\"auto\"",
+        "The priority of workers. With `auto` a worker has nice -10 where the kernel's reception shares its CPU (frames copied by the kernel, no busy polling), so that an overload of frames does not keep it from those that were received; `leave` leaves it as weir was started.",
     ),
 ];
 const CONTROL: [Key; 2] = [
@@ -223,7 +232,18 @@ pub fn workers(value: &Value<'_>, complaints: &mut Complaints) -> Option<Workers
     let flow_offload_off = word("flow_offload", FLOW_OFFLOAD_OFF);
     let live_transmit = word("live_transmit", LIVE_TRANSMIT);
     let place_irqs = word("irq", PLACE_IRQS);
-    Some(Workers { cpus, buffers, wake_up, zero_copy, xdp, flow_offload_off, live_transmit, place_irqs })
+    let leave_nice = word("nice", LEAVE_NICE);
+    Some(Workers {
+        cpus,
+        buffers,
+        wake_up,
+        zero_copy,
+        xdp,
+        flow_offload_off,
+        live_transmit,
+        place_irqs,
+        leave_nice,
+    })
 }
 
 fn cpus(value: &Value<'_>, complaints: &mut Complaints) -> Vec<u32> {

@@ -39,7 +39,7 @@ use super::worker::{EVENTS_QUEUED_MAX, EventSender, OpenDevice, Start, Worker};
 use super::{Daemon, Kernel, Open, device_id, links, routed};
 use super::{memory, mirror};
 use crate::config::ipsec::Ciphers;
-use crate::config::settings::WakeUp;
+use crate::config::settings::Workers;
 use crate::config::{self, Config, Kind};
 use crate::control::client::socket_path;
 use crate::control::server::Server;
@@ -140,7 +140,7 @@ fn start_behind(
     let (open, devices) = open_devices(&config, &tables, &with)?;
     let sender = EventSender { queue: events_in, waker: waker.clone() };
     let queues = placement.cpus.iter().copied().zip(&umems).zip(devices);
-    let workers = start_workers(queues, (key, config.workers.wake_up), &published, &sender)?;
+    let workers = start_workers(queues, (key, &config.workers), &published, &sender)?;
     let mut daemon = Daemon {
         watchdog: Watchdog::from_environment(),
         _server: server,
@@ -215,13 +215,14 @@ fn with<'a>(
 /// A worker on each CPU, with its buffers and devices.
 fn start_workers<'a>(
     queues: impl Iterator<Item = ((u32, &'a Arc<Umem>), Vec<OpenDevice>)>,
-    (key, wake_up): (FlowKey, WakeUp),
+    (key, wanted): (FlowKey, &Workers),
     tables: &Arc<ArcSwap<Tables>>,
     sender: &EventSender,
 ) -> Result<Vec<Worker>, Failure> {
     let mut workers = Vec::new();
     for (number, ((cpu, umem), devices)) in queues.enumerate() {
-        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up };
+        let (wake_up, leave_nice) = (wanted.wake_up, wanted.leave_nice);
+        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up, leave_nice };
         let started = Worker::start(start, tables.clone(), sender.clone());
         workers.push(started.map_err(|e| resource("a worker's thread", &e))?);
     }

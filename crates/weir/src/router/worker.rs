@@ -58,6 +58,8 @@ pub struct Start {
     /// The key all workers of the router choose paths by.
     pub key: FlowKey,
     pub wake_up: WakeUp,
+    /// It keeps the priority it is started with.
+    pub leave_nice: bool,
 }
 
 /// The way from workers to the control thread: a bounded queue and what makes the thread look at it.
@@ -289,6 +291,7 @@ mod tests {
             devices: vec![OpenDevice { device, poll: Vec::new() }],
             key: FlowKey::new(1),
             wake_up: WakeUp::Auto,
+            leave_nice: true,
         };
         Worker::start(start, Arc::new(ArcSwap::new(tables)), events).expect("a thread")
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_io::{netns, offload};
 
-use super::testbed::{Testbed, run, until};
+use super::testbed::{Router, Testbed, run, until};
 use super::traffic::{Echo, ping, under_traffic, ways};
 
 const ROUTES: &str = "[[route]]\nprefix = \"10.9.0.0/16\"\nvia = \"10.2.0.2\"\n\
@@ -251,4 +251,37 @@ fn a_second_router_does_not_take_the_socket_of_the_first() {
         Some(())
     });
     assert!(first.socket.exists());
+}
+
+/// Nice values of a process's workers.
+fn nices(router: &Router) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", router.pid())).expect("it runs");
+    let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
+    let stats = tasks.filter_map(|task| stat(task.ok()?)).filter(|stat| stat.contains("(weir-worker"));
+    // proc_pid_stat(5): nice is the 17th behind the name.
+    stats
+        .map(|stat| {
+            let behind = stat.rsplit_once(") ").expect("a name").1;
+            behind.split(' ').nth(16).and_then(|nice| nice.parse().ok()).expect("a number")
+        })
+        .collect()
+}
+
+#[test]
+fn workers_go_before_the_kernels_reception_on_their_cpu_where_they_may() {
+    let test = "workers_go_before_the_kernels_reception_on_their_cpu_where_they_may";
+    let Some(testbed) = Testbed::new(test) else { return };
+    let config = |more: &str| testbed.config("af_xdp", &format!("[workers]\ncpus = [0]\n{more}"));
+    for (more, nice) in [("", -10), ("nice = \"leave\"\n", 0), ("wake_up = \"busy-poll\"\n", 0)] {
+        let router = testbed.start(&config(more));
+        assert_eq!(nices(&router), [nice], "{more}: {}", router.log());
+        assert!(!router.log().contains("nice"), "{}", router.log());
+    }
+    let without = ["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"];
+    let router = testbed.spawn(&config(""), &without);
+    router.wait_for("is ready");
+    router.wait_for("worker 0: nice -10 is refused");
+    assert_eq!(nices(&router), [0]);
+    let [way, _] = ways();
+    ping(&testbed, way.client, way.server);
 }

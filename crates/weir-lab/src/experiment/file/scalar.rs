@@ -197,7 +197,7 @@ checked! {
     /// Whether the daemon does what it may do.
     OffOrAuto(String), "\"auto\" or \"off\"", |s| one_of(s, &["auto", "off"]);
     /// Which CPUs take the interrupts of the daemon's queues: its workers', or those that have them.
-    Irq(String), "\"auto\" or \"leave\"", |s| one_of(s, &["auto", "leave"]);
+    AutoOrLeave(String), "\"auto\" or \"leave\"", |s| one_of(s, &["auto", "leave"]);
     /// Offloads of the wires between gateways and their hosts.
     Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {
         "inner" => Some(true),

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use arc_swap::Cache;
+use rustix::process::setpriority_process;
 use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::router::{Output, Router, breathe};
@@ -32,6 +33,8 @@ const IDLE_BREATHS_SHARED: u32 = 1;
 const IDLE_LONGEST: Nanos = MILLISECOND / 2;
 /// Idle breaths of a worker that was told never to sleep; it does once in some minutes without a frame.
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
+/// Nine tenths of a CPU that another thread of the usual priority wants too. Measured over veth, where -5 forwards less and -15 no more.
+const NICE: i32 = -10;
 /// Breaths of one frame in a row after which a worker takes it that frames come one at a time.
 const LONE_FRAMES: u32 = 4;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
@@ -63,6 +66,8 @@ pub(super) struct Loop {
     /// Idle breaths before a sleep.
     patience: u32,
     wake_up: WakeUp,
+    /// Its priority is not to be raised, or is.
+    keeps_nice: bool,
     router: Router<Chunk>,
     pool: Pool<Chunk>,
     batch: Batch<Chunk>,
@@ -115,6 +120,7 @@ impl Loop {
             out: Output::new(devices.len()),
             patience: patience(start.wake_up, &devices),
             wake_up: start.wake_up,
+            keeps_nice: start.leave_nice || start.wake_up == WakeUp::BusyPoll,
             past: vec![DeviceStats::default(); devices.len()],
             devices,
             polls,
@@ -133,6 +139,7 @@ impl Loop {
         if let Err(error) = cpu::pin(self.cpu) {
             tracing::warn!("worker {}: cannot be bound to cpu {}: {error}", self.number, self.cpu);
         }
+        self.raise_priority();
         let shared = Arc::clone(&self.shared);
         let mut tables = Cache::new(&*shared.tables);
         let mut idle = 0;
@@ -229,6 +236,22 @@ impl Loop {
             self.polls.push(Vec::new());
             self.past.push(DeviceStats::default());
             self.out.tx.push(Vec::new());
+        }
+    }
+
+    /// Where the kernel's reception runs on this CPU too, as a thread (threaded NAPI, ksoftirqd) it takes half of it in an overload, for frames that
+    /// then find no room. One that sleeps as soon as there is nothing cannot keep the kernel from its work.
+    fn raise_priority(&mut self) {
+        if self.keeps_nice || !self.devices.iter().any(|device| device.received_by_kernel()) {
+            return;
+        }
+        self.keeps_nice = true;
+        if let Err(error) = setpriority_process(None, NICE) {
+            tracing::warn!(
+                "worker {}: nice {NICE} is refused ({error}): more frames than it can forward will leave it less of its CPU; grant \
+                 LimitNICE={NICE} (systemd) or CAP_SYS_NICE, or write `nice = \"leave\"` in [workers]",
+                self.number
+            );
         }
     }
 
