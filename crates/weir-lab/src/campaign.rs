@@ -192,9 +192,9 @@ struct Runs<'a, 'p> {
     session: usize,
 }
 
-/// What having CPUs near may cost a campaign: half as long again as its runs take.
+/// What having CPUs near may cost a campaign: as long again as its runs take.
 fn nearness(experiment: &Experiment) -> Nearness<'static> {
-    Nearness::new(experiment.length() / 2)
+    Nearness::new(experiment.length())
 }
 
 /// Whether a run is of several CPUs of this machine, and short enough to be measured again.

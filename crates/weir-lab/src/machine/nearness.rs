@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// nothing in between.
 const APART: f64 = 2.0;
 /// How long a host is waited for to move its CPUs back, before a run and all at once.
-const WAIT_LONGEST: Duration = Duration::from_secs(3);
+const WAIT_LONGEST: Duration = Duration::from_secs(15);
 const WAIT_STEP: Duration = Duration::from_millis(200);
 /// How often a run is measured again.
 const AGAIN_MAX: u32 = 3;
