@@ -268,7 +268,9 @@ shared! {
         struct FlowProgress = "flow_progress" {
             /// The number given last.
             steered: u64,
-            pad: [u8; 56],
+            /// CPU where that was.
+            cpu: u64,
+            pad: [u8; 48],
             /// Every frame up to this number has left the router, or is lost.
             done: u64,
             pad2: [u8; 56],

@@ -65,6 +65,7 @@ const NUMBER_SIZE: usize = 8;
 /// Words of a queue in the program's memory, and what stands where among them.
 const QUEUE_WORDS: usize = FlowProgress::SIZE / 8;
 const STEERED: usize = offset_of!(FlowProgress, steered) / 8;
+const CPU: usize = offset_of!(FlowProgress, cpu) / 8;
 const DONE: usize = offset_of!(FlowProgress, done) / 8;
 const FRONT_ROOM: usize = offset_of!(FlowProgress, front_room) / 8;
 const FRONT_MARK: usize = offset_of!(FlowProgress, front_mark) / 8;
@@ -116,6 +117,11 @@ impl Progress {
     /// `room` bytes.
     pub fn allow_fronts(&self, room: usize) {
         self.word(FRONT_ROOM).store(room.saturating_sub(FRONT_LEN as usize) as u64, Ordering::Release);
+    }
+
+    /// The CPU on which the program gave the queue's last number: where the kernel receives for it.
+    pub fn cpu(&self) -> u64 {
+        self.word(CPU).load(Ordering::Relaxed)
     }
 
     /// Every frame up to `number` has been sent, dropped or lost.
@@ -278,6 +284,24 @@ impl FlowOffload {
         }
     }
 
+    /// Forgets a decision, of a pair or of one flow of it: its next frames go to the router. A system call; none while another worker
+    /// is at it.
+    pub fn remove(&self, decided: &Decided) -> Result<(), SteerError> {
+        let queue = decided.arrives.queue;
+        let which = decided.flow.map_or(queue, |(protocol, ports)| which_flow(ports, protocol, queue));
+        match (decided.source, decided.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let (source, destination) = (source.octets(), destination.octets());
+                forget(&self.flows4, FlowKey4 { source, destination, which }.to_bytes())
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let (source, destination) = (source.octets(), destination.octets());
+                forget(&self.flows6, FlowKey6 { source, destination, which }.to_bytes())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What a device received and sent without the router.
     pub fn counters(&self, device: DeviceId) -> Result<OffloadCounters, SteerError> {
         Ok(self.all_counters()?.get(device.index()).copied().unwrap_or_default())
@@ -316,6 +340,12 @@ fn remember<const K: usize>(
     let Some((protocol, ports)) = decided.flow else { return write(key(queue), value(decided)) };
     write(key(which_flow(ports, protocol, queue)), value(decided))?;
     write(key(queue), Flow { generation: decided.generation, flags: FLOW_SPREAD as u16, ..Flow::default() })
+}
+
+fn forget<const K: usize>(flows: &Mutex<Table<K, { Flow::SIZE }>>, key: [u8; K]) -> Result<(), SteerError> {
+    let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
+    flows.remove(key)?;
+    Ok(())
 }
 
 /// As the program has it: of the ports as they stand in a packet.

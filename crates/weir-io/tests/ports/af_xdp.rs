@@ -847,6 +847,8 @@ fn each_queue_has_flows_of_its_own_and_offloads_them_where_a_socket_would_send()
                 (decided.leaves.queue, decided.leaves.far_queues) = (own as u16, 2);
                 wire.send(&frame);
                 assert_eq!(port.await_frames(1)[0], frame, "the other queue's decision says nothing here");
+                let progress = port.steering.progress(queue).expect("with a flow offload");
+                assert_eq!(progress.cpu(), own as u64, "where the kernel received it");
                 offload.insert(&decided).expect("room");
                 wire.send(&frame);
                 assert_eq!(port.await_frames(1)[0], frame, "others may still be on their way");
@@ -858,6 +860,15 @@ fn each_queue_has_flows_of_its_own_and_offloads_them_where_a_socket_would_send()
                 for _ in 0..2 {
                     wire.send(&frame);
                     assert_eq!(port.await_frames(1)[0], frame, "the socket sends by another queue");
+                    port.done();
+                }
+                decided.leaves.queue = own as u16;
+                offload.insert(&decided).expect("room");
+                offload.remove(&decided).expect("it was there");
+                offload.remove(&decided).expect("nothing to do");
+                for _ in 0..2 {
+                    wire.send(&frame);
+                    assert_eq!(port.await_frames(1)[0], frame, "what is forgotten goes to the router");
                     port.done();
                 }
             }

@@ -376,6 +376,12 @@ impl OffloadingSocket {
         self.unsent = unsent;
     }
 
+    /// Whether the far end's queue that takes a frame from the CPU where the kernel receives is the worker's.
+    fn is_received_for(&self, leaves: &Leaves) -> bool {
+        let far_queues = u64::from(leaves.far_queues);
+        far_queues <= 1 || self.at.progress.cpu() % far_queues == u64::from(leaves.queue)
+    }
+
     fn install_flows(&mut self, frames: &[Frame<Chunk>]) {
         let tables = self.offload.tables.load();
         let shared = &self.offload.shared;
@@ -431,8 +437,13 @@ impl OffloadingSocket {
                 },
                 policies,
             };
-            // A full map makes room by itself; without memory the pair stays with the workers.
-            let _ = shared.flows.insert(&decided);
+            // A full map makes room by itself; without memory the pair stays with the workers. So does what XDP could not redirect
+            // where the kernel receives it: it would be looked up for nothing.
+            let _ = if self.is_received_for(&decided.leaves) {
+                shared.flows.insert(&decided)
+            } else {
+                shared.flows.remove(&decided)
+            };
         }
     }
 }

@@ -518,6 +518,8 @@ static __always_inline __u32 number(struct xdp_md *ctx)
 		return 0;
 	__u64 given = ++progress->steered;
 
+	progress->cpu = bpf_get_smp_processor_id();
+
 	if (!progress->front_always && !bpf_xdp_adjust_meta(ctx, -(int)sizeof(given))) {
 		void *meta = (void *)(long)ctx->data_meta;
 

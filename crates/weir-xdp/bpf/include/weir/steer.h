@@ -125,7 +125,8 @@ struct flow_count {
 /* What the program and the worker of one queue tell each other, a cache line each. */
 struct flow_progress {
 	__u64 steered; /* the number given last */
-	__u64 pad[7];
+	__u64 cpu; /* where that was */
+	__u64 pad[6];
 	__u64 done; /* every frame up to this number has left the router, or is lost */
 	__u64 pad2[7];
 	/* Where metadata is not to be had: the daemon's to write, before the program is on a device. */

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use arc_swap::Cache;
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::router::{Output, Router, breathe};
@@ -246,6 +246,9 @@ impl Loop {
             return;
         }
         self.keeps_nice = true;
+        if getpriority_process(None).is_ok_and(|nice| nice <= NICE) {
+            return;
+        }
         if let Err(error) = setpriority_process(None, NICE) {
             tracing::warn!(
                 "worker {}: nice {NICE} is refused ({error}): more frames than it can forward will leave it less of its CPU; grant \
