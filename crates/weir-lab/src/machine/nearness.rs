@@ -119,7 +119,7 @@ impl Near {
 }
 
 impl Nearness<'_> {
-    /// Of this machine, for campaigns that may take so much longer for it.
+    /// The nearness of this machine's CPUs, for a campaign that may take so much longer for it.
     pub fn new(spare: Duration) -> Nearness<'static> {
         Nearness { measure: &round_trip_ns, sleep: &thread::sleep, least: f64::INFINITY, spare }
     }
@@ -194,6 +194,7 @@ pub fn is_apart(round_trip_ns: f64, least: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::io::Write as _;
 
     use super::*;
 
@@ -201,7 +202,10 @@ mod tests {
     fn two_cpus_of_this_machine_are_so_far_apart() {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         if cpus < 2 {
-            eprintln!("SKIP two_cpus_of_this_machine_are_so_far_apart: this machine has one CPU");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIP two_cpus_of_this_machine_are_so_far_apart: this machine has one CPU"
+            );
             return;
         }
         // Beside other tests both threads may not run at once for a while.
