@@ -328,7 +328,7 @@ impl Daemon {
         }
         let enforced = self.control.tables().ports.iter().any(|port| port.egress != port.device);
         for (device, open) in &mut self.open {
-            // What no policy matched is forwarded by flows, which nobody would void when a policy comes.
+            // What policies let pass is forwarded by flows, which nobody would void when another policy comes.
             if enforced && !open.port.zero_copy {
                 open.port.forget_link(device);
             } else {

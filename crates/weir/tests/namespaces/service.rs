@@ -142,7 +142,7 @@ fn a_program_stays_on_its_device_over_a_restart_where_the_manager_keeps_its_link
     assert!(!is_attached("r1"), "a stopped service leaves nothing");
 }
 
-/// What no policy stops is forwarded by XDP; nobody would hear of a policy that comes while no router runs.
+/// What policies let pass is forwarded by XDP, and nobody would hear of another policy while no router runs.
 #[test]
 fn where_policies_apply_the_manager_keeps_no_link() {
     let Some(testbed) = Testbed::new("where_policies_apply_the_manager_keeps_no_link") else { return };
