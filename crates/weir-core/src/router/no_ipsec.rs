@@ -36,6 +36,7 @@ pub(super) mod hooks {
     ) -> Option<Reason> {
         None
     }
+
     #[inline(always)]
     pub(in crate::router) fn passed<'a>(_: &'a Tables, _: (PortId, PortId), _: &[u8]) -> Option<Passed<'a>> {
         Some(Passed::default())

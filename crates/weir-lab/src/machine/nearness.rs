@@ -131,7 +131,7 @@ impl Nearness<'_> {
     }
 
     /// Whether CPUs were apart, by what is known by now.
-    pub fn is_apart(&self, round_trip_ns: f64) -> bool {
+    fn is_apart(&self, round_trip_ns: f64) -> bool {
         is_apart(round_trip_ns, self.least)
     }
 

@@ -202,10 +202,10 @@ pub fn of_cpus(runs: &Runs) -> Option<Diagnostic> {
         let samples = runs.values().flatten().filter_map(|run| run.sample.as_ref());
         samples.filter_map(move |sample| sample.metrics.get(name).copied())
     };
-    let least = metric(Near::ROUND_TRIP).reduce(f64::min)?;
-    let of = metric(Near::ROUND_TRIP).count();
-    let longest = metric(Near::ROUND_TRIP).fold(0.0, f64::max);
-    let apart = metric(Near::ROUND_TRIP).filter(|&trip| nearness::is_apart(trip, least)).count();
+    let trips: Vec<f64> = metric(Near::ROUND_TRIP).collect();
+    let least = trips.iter().copied().reduce(f64::min)?;
+    let longest = trips.iter().copied().fold(0.0, f64::max);
+    let (of, apart) = (trips.len(), trips.iter().filter(|&&trip| nearness::is_apart(trip, least)).count());
     let again = metric(Near::AGAIN).sum::<f64>() as usize;
     if apart + again == 0 {
         return None;

@@ -123,9 +123,7 @@ pub(in crate::router) fn passed<'a>(
             },
         };
         passed.enforced = true;
-        *by = policy
-            .and_then(|index| question.spd.policies.get(index.0 as usize))
-            .map(|policy| &policy.counters);
+        *by = policy.and_then(|index| question.spd.policy(index)).map(|policy| &policy.counters);
         passed.of_flow |= question.rules().outside_all(std::iter::once(packet)).is_none();
     }
     Some(passed)
