@@ -127,12 +127,16 @@ restart-replay: setup
 	WEIR_LIVES_PACKETS=1500000000 cargo test --release -p weir-core --test pipeline durable_lives -- --nocapture
 	WEIR_RESTARTS=100 cargo test -p weir --test namespaces restarts_at_random -- --nocapture
 
-# random histories of the relay on virtual time, one process a core: SECONDS each; every process logs its seeds and counts each
-# minute, and a failure names the seed that plays it again (WEIR_SIMULATION_SEED); `make test` has some of them
+# random histories of the relay on virtual time, one process a core: SECONDS each, with debug assertions; every process says its seeds
+# and counts each minute and appends them to fuzz/simulation.log, and a failure names the seed that plays it again
+# (WEIR_SIMULATION_SEED); `scripts/fuzz --hours fuzz/simulation.log` sums the log; `make test` has some of them
 SECONDS = 600
+relay-simulation: export CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS = true
+relay-simulation: export CARGO_TARGET_DIR = target/simulation
 relay-simulation: setup
 	cargo test --release -p weir-relay --test simulation --no-run
-	seq $$(nproc) | WEIR_SIMULATION_SECONDS=$(SECONDS) xargs -P 0 -I{} cargo test --release -q -p weir-relay --test simulation campaign -- --nocapture
+	seq $$(nproc) | WEIR_SIMULATION_SECONDS=$(SECONDS) WEIR_SIMULATION_LOG=$(CURDIR)/fuzz/simulation.log xargs -P 0 -I{} \
+	  cargo test --release -q -p weir-relay --test simulation campaign -- --nocapture
 
 # two gateways under load that are changed and disturbed all the time, SECONDS long (`make soak SECONDS=7200`), as root; each minute says how
 # far it is; `make test` has twenty seconds of it

@@ -16,8 +16,8 @@ use weir_io::wake::Waker;
 use super::session::CrossWorkerBatch;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Batches in one ring: at 64 KiB each 16 MiB, when a worker does not keep up at all.
-pub const RING: usize = 256;
+/// Batches in one ring: at 32 KiB each 16 MiB, when a worker does not keep up at all.
+pub const RING: usize = 512;
 
 /// How a worker is told that there is something for it.
 ///

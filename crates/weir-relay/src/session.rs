@@ -212,6 +212,13 @@ impl Session {
         self.events.drain(..)
     }
 
+    /// How full the ring to `worker` is: batches that it has not taken, and room for more. Told at the beginning of a turn.
+    pub fn note_ring(&mut self, worker: usize, untaken: usize, free: usize) {
+        if let Some(other) = self.others.get_mut(worker) {
+            other.note_ring(untaken, free);
+        }
+    }
+
     /// Gives `push` what there is for the clients of `worker`, in order; what it gives back is dropped and counted. Whether
     /// there was anything.
     pub fn hand_over(

@@ -24,7 +24,7 @@ use weir_io::tls::Kernel;
 use self::link::Link;
 use self::pressure::Pressure;
 use super::counters::{End, Shown};
-use super::cross_worker::{Doorbell, Mailbox};
+use super::cross_worker::{Doorbell, Mailbox, RING};
 use super::inbox::Inbox;
 use super::messages::{Command, Event, Moving};
 use super::session::{self, Action, CrossWorkerBatch, NewConn, Session, Setup, TlsLayer};
@@ -109,6 +109,7 @@ impl RelayWorker {
             }
             let now = weir_io::clock::now();
             self.session.begin_turn(now);
+            self.note_rings();
             if self.doorbell.wake() {
                 self.read_commands();
                 self.take_batches();
@@ -258,6 +259,15 @@ impl RelayWorker {
                 tracing::warn!(%address, "relay: the socket could not be taken over: {error}");
                 self.session.not_arrived(at, client, then);
             }
+        }
+    }
+
+    /// How far other workers have come with what they were handed.
+    fn note_rings(&mut self) {
+        for (number, other) in self.others.iter().enumerate() {
+            let Some(Mailbox { ring, .. }) = other else { continue };
+            let free = ring.slots();
+            self.session.note_ring(number, RING - free, free);
         }
     }
 

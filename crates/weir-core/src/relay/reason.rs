@@ -61,7 +61,7 @@ reasons! {
     GoneDisconnected  "gone_disconnected"   "the destination's connection ended before the packet was written";
     QueueHead         "queue_head"          "the destination's queue was full, and this packet was its oldest";
     WriteError        "write_error"         "the destination's socket failed while the packet was written";
-    RingFull          "ring_full"           "the destination's worker did not keep up with what other workers handed to it";
+    RingFull          "ring_full"           "the destination's worker did not keep up with what other workers handed to it, or the sender had its share of that under way";
 }
 
 /// Packets and bytes dropped, by reason and class.

@@ -81,7 +81,7 @@ impl Session {
             for run in &sorted.runs {
                 match run.to {
                     Target::Here(to) => self.share(to, &buffer, run),
-                    Target::There(_) => self.copy(run, &buffer),
+                    Target::There(_) => self.copy(slot, run, &buffer),
                 }
             }
             self.note_crossings(slot, &sorted.runs);
@@ -97,7 +97,7 @@ impl Session {
     fn plain_bytes(&mut self, slot: u32, bytes: &mut [u8]) -> Result<(), End> {
         let mut sorted = std::mem::take(&mut self.sorted);
         let result = self.sort(slot, bytes, &mut sorted);
-        sorted.runs.iter().for_each(|run| self.copy(run, bytes));
+        sorted.runs.iter().for_each(|run| self.copy(slot, run, bytes));
         self.note_crossings(slot, &sorted.runs);
         self.act(slot, bytes, &mut sorted);
         self.keep_sorted(sorted);
@@ -134,7 +134,7 @@ impl Session {
             // A packet has no act beside it but that its sender is active.
             return self.act(slot, &[], sorted);
         }
-        sorted.runs.iter().for_each(|run| self.copy(run, &whole));
+        sorted.runs.iter().for_each(|run| self.copy(slot, run, &whole));
         self.act(slot, &whole, sorted);
         self.pool.give(whole);
     }
@@ -158,8 +158,8 @@ impl Session {
         }
     }
 
-    /// Frames that are copied.
-    fn copy(&mut self, run: &Run, bytes: &[u8]) {
+    /// Frames of the client `from` that are copied.
+    fn copy(&mut self, from: u32, run: &Run, bytes: &[u8]) {
         let bytes = &bytes[run.from..run.end];
         match run.to {
             Target::Here(to) => {
@@ -172,8 +172,10 @@ impl Session {
                 if self.keeps(|at| at.conn == place.conn) {
                     return self.keep(bytes, run.frames);
                 }
-                if let Some(other) = self.others.get_mut(usize::from(place.worker)) {
-                    other.add(place, bytes, run.frames, self.now, &mut self.pool);
+                if let Some(other) = self.others.get_mut(usize::from(place.worker))
+                    && !other.add(Some(from), place, (bytes, run.frames), self.now, &mut self.pool)
+                {
+                    drop_frames(bytes, Reason::RingFull, &mut self.tally);
                 }
             }
         }
@@ -229,7 +231,7 @@ impl Session {
                 }
                 Act::Mesh(to, range) => {
                     let source = client.key;
-                    self.forward(to, source, &bytes[range]);
+                    self.forward(slot, to, source, &bytes[range]);
                 }
                 Act::Active => self.events.push(Event::Active(conn)),
                 Act::Watch => self.events.push(Event::Watch(conn)),
@@ -241,8 +243,8 @@ impl Session {
         }
     }
 
-    /// A packet of a client's for another relay; `frame` is what the client sent.
-    fn forward(&mut self, to: Target, source: Key, frame: &[u8]) {
+    /// A packet of the client `from` for another relay; `frame` is what the client sent.
+    fn forward(&mut self, from: u32, to: Target, source: Key, frame: &[u8]) {
         let mut bytes = self.pool.take(frame.len() + KEY);
         let length = (frame.len() - HEADER + KEY) as u32;
         bytes.push(Kind::ForwardPacket as u8);
@@ -253,7 +255,7 @@ impl Session {
         match to {
             Target::Here(slot) => self.lay(slot, Part::Owned(bytes), length, 1),
             Target::There(_) => {
-                self.copy(&Run { to, from: 0, end: length, frames: 1 }, &bytes);
+                self.copy(from, &Run { to, from: 0, end: length, frames: 1 }, &bytes);
                 self.pool.give(bytes);
             }
         }

@@ -140,7 +140,9 @@ impl Session {
                 self.mark(to.slot);
             } else if let Some(other) = self.others.get_mut(usize::from(to.worker)) {
                 self.tally.held -= u64::from(frames);
-                other.add(to, &bytes, frames, since, &mut self.pool);
+                // They were accepted here, so they are nobody's share.
+                let taken = other.add(None, to, (&bytes, frames), since, &mut self.pool);
+                debug_assert!(taken);
                 self.pool.give(bytes);
             }
         }

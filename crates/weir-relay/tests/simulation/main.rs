@@ -7,8 +7,11 @@
 //! the end nothing is held and every buffer is back. A failure names its seed: `WEIR_SIMULATION_SEED=<seed>` plays it alone.
 //! `make relay-simulation` plays for as long as it is told.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use weir_relay::counters::End;
@@ -79,6 +82,55 @@ fn fresh_seeds_play_too() {
     }
 }
 
+/// What a campaign has played, for people each minute and for a log each ten.
+struct Campaign {
+    started: Instant,
+    first: u64,
+    sum: Outcome,
+    histories: u64,
+    log: Option<PathBuf>,
+    /// What the log knows: histories, packets that came, CPU seconds.
+    logged: (u64, u64, u64),
+}
+
+impl Campaign {
+    fn say(&self) {
+        let minutes = self.started.elapsed().as_secs_f64() / 60.0;
+        let (histories, first, sum) = (self.histories, self.first, &self.sum);
+        let last = first + histories / 2;
+        let _ = writeln!(
+            std::io::stderr(),
+            "{minutes:.1} min: {histories} histories, seeds {first}…{last}: {sum:?}"
+        );
+    }
+
+    /// Appends a line as those of `fuzz/log` are.
+    fn log(&mut self) {
+        let Some(log) = &self.log else { return };
+        let (histories, packets, cpu) = self.logged;
+        self.logged = (self.histories, self.sum.packets_came, cpu_seconds());
+        let date = Command::new("date").args(["-u", "+%FT%TZ"]).output().expect("a date").stdout;
+        let line = format!(
+            "{} relay_simulation seed={} cpu={} inputs={} packets={} status=0\n",
+            String::from_utf8_lossy(&date).trim(),
+            self.first + histories / 2,
+            self.logged.2 - cpu,
+            self.logged.0 - histories,
+            self.logged.1 - packets,
+        );
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(log).expect("a log that can be written");
+        file.write_all(line.as_bytes()).expect("written");
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_seconds() -> u64 {
+    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let spent = spent.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    spent.map_or(0, |nanos| nanos / 1_000_000_000)
+}
+
 /// `make relay-simulation`: one history of a seed, or histories for so many seconds.
 #[test]
 fn campaign() {
@@ -86,25 +138,28 @@ fn campaign() {
     let _ = number("WEIR_SIMULATION_SEED")
         .map(|seed| [true, false].map(|calm| [STEPS, 10 * STEPS].map(|steps| named(seed, calm, steps))));
     let Some(seconds) = number("WEIR_SIMULATION_SECONDS") else { return };
-    let (started, first) = (Instant::now(), number("WEIR_SIMULATION_FIRST").unwrap_or_else(fresh_seed));
-    let (mut sum, mut histories, mut said) = (Outcome::default(), 0_u64, Instant::now());
-    let log = |sum: &Outcome, histories: u64| {
-        let minutes = started.elapsed().as_secs_f64() / 60.0;
-        let _ = writeln!(
-            std::io::stderr(),
-            "{minutes:.1} min: {histories} histories, seeds {first}…{}: {sum:?}",
-            first + histories / 2
-        );
+    let mut campaign = Campaign {
+        started: Instant::now(),
+        first: number("WEIR_SIMULATION_FIRST").unwrap_or_else(fresh_seed),
+        sum: Outcome::default(),
+        histories: 0,
+        log: std::env::var_os("WEIR_SIMULATION_LOG").map(PathBuf::from),
+        logged: (0, 0, cpu_seconds()),
     };
-    while started.elapsed() < Duration::from_secs(seconds) {
-        let seed = first + histories / 2;
-        let steps = if histories % 20 < 2 { 10 * STEPS } else { STEPS };
-        sum.sum(&named(seed, histories % 2 == 0, steps));
-        histories += 1;
-        if said.elapsed() > Duration::from_secs(60) {
-            said = Instant::now();
-            log(&sum, histories);
+    let mut minutes = 0;
+    while campaign.started.elapsed() < Duration::from_secs(seconds) {
+        let n = campaign.histories;
+        let steps = if n % 20 < 2 { 10 * STEPS } else { STEPS };
+        campaign.sum.sum(&named(campaign.first + n / 2, n.is_multiple_of(2), steps));
+        campaign.histories += 1;
+        if campaign.started.elapsed().as_secs() / 60 > minutes {
+            minutes = campaign.started.elapsed().as_secs() / 60;
+            campaign.say();
+            if minutes.is_multiple_of(10) {
+                campaign.log();
+            }
         }
     }
-    log(&sum, histories);
+    campaign.say();
+    campaign.log();
 }

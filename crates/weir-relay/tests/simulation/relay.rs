@@ -161,10 +161,14 @@ impl SimulatedRelay {
 
     /// A turn of one worker, in the order of the real one. What happened, as a number.
     pub fn turn(&mut self, number: usize, now: Nanos, links: &mut Links, random: &mut SplitMix64) -> u64 {
+        let untaken: Vec<_> = self.workers.iter().map(|other| other.incoming[number].len()).collect();
         let worker = &mut self.workers[number];
         let happened = worker.streams.turn(links, random);
         let (mut trace, mut departed) = (now ^ number as u64, Vec::new());
         worker.session.begin_turn(now);
+        for (to, untaken) in untaken.into_iter().enumerate() {
+            worker.session.note_ring(to, untaken, self.ring - untaken);
+        }
         for command in worker.commands.drain(..) {
             match command {
                 WorkerCommand::Session(command) => worker.session.command(command),
