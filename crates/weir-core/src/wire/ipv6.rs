@@ -113,7 +113,7 @@ impl<T: AsRef<[u8]>> Ipv6<T> {
     pub fn chain(&self) -> Result<Chain, Reason> {
         let chain = Chain { protocol: self.next_header(), offset: HEADER_LEN, ..Chain::default() };
         match chain.protocol {
-            protocol::TCP | protocol::UDP | protocol::ICMPV6 => Ok(chain),
+            protocol::TCP | protocol::UDP | protocol::ICMPV6 | protocol::ESP => Ok(chain),
             _ => self.walk(chain),
         }
     }

@@ -245,22 +245,36 @@ fn behind_ipv4(data: &[u8]) -> Result<(EspExtent, u8), Reason> {
     Ok((extent, head[9]))
 }
 
-#[inline]
+#[inline(always)]
 fn behind_ipv6(data: &[u8]) -> Result<(EspExtent, u8), Reason> {
     let packet = Ipv6::parse(data)?;
+    let carried = packet.next_header();
+    if carried != protocol::ESP && carried != protocol::UDP {
+        return behind_extensions(&packet);
+    }
+    Ok((extent6(&packet, ipv6::HEADER_LEN, 6), carried))
+}
+
+#[cold]
+fn behind_extensions(packet: &Ipv6<&[u8]>) -> Result<(EspExtent, u8), Reason> {
     let chain = packet.chain()?;
     if chain.fragment.is_some_and(|f| f.offset != 0 || f.more) {
         return Err(Reason::IpTruncated);
     }
     let next_at = if chain.next_header_at == 0 { 6 } else { chain.next_header_at };
-    let extent = EspExtent {
-        ip_len: chain.offset as u16,
+    Ok((extent6(packet, chain.offset, next_at), chain.protocol))
+}
+
+/// The payload begins at `at`, and its protocol stands at `next_at`.
+#[inline(always)]
+fn extent6(packet: &Ipv6<&[u8]>, at: usize, next_at: usize) -> EspExtent {
+    EspExtent {
+        ip_len: at as u16,
         next_at: next_at as u16,
-        at: chain.offset as u16,
+        at: at as u16,
         end: packet.total_len().min(usize::from(u16::MAX)) as u16,
         tos: packet.traffic_class(),
-    };
-    Ok((extent, chain.protocol))
+    }
 }
 
 /// Takes off what ESP put around an authentic packet; whether it counts for [`Opened::common`].
@@ -297,18 +311,28 @@ fn payload(body: &[u8]) -> Result<(usize, u8), Reason> {
 /// and padded in another way is of a peer that does not do ESP as we do.
 #[inline(always)]
 fn is_padding(rest: &[u8], pad: u8) -> bool {
-    const LAST: usize = 14;
-    const COUNTING: u128 = 0x0102_0304_0506_0708_090a_0b0c_0d0e;
-    match rest.last_chunk::<16>() {
-        // All of it in one register, the last byte lowest.
-        Some(last) if usize::from(pad) <= LAST => {
-            let bits = u32::from(pad) * 8;
-            let got = u128::from_be_bytes(*last) & ((1 << bits) - 1);
-            got == COUNTING >> (LAST as u32 * 8 - bits)
-        }
+    match (rest.last_chunk::<16>(), PADDING.get(usize::from(pad))) {
+        (Some(last), Some(&(mask, padding))) => u128::from_ne_bytes(*last) & mask == padding,
         _ => rest[rest.len() - usize::from(pad)..].iter().zip(1..).all(|(&byte, n)| byte == n),
     }
 }
+
+/// The last 16 bytes in front of a trailer, for each length of padding: which of them are padding, and what they are.
+static PADDING: [(u128, u128); 16] = {
+    let (mut all, mut pad) = ([(0, 0); 16], 0);
+    while pad < all.len() {
+        let (mut mask, mut padding) = ([0; 16], [0; 16]);
+        let mut n = 0;
+        while n < pad {
+            mask[16 - pad + n] = 0xff;
+            padding[16 - pad + n] = n as u8 + 1;
+            n += 1;
+        }
+        all[pad] = (u128::from_ne_bytes(mask), u128::from_ne_bytes(padding));
+        pad += 1;
+    }
+    all
+};
 
 /// Judges the packet that a tunnel carried and gives it the congestion mark of the outer header; its length,
 /// behind which there may be padding against traffic analysis (RFC 4303 2.7), and whether it counts for

@@ -1,6 +1,6 @@
 //! Inbound: ESP by an SA of ours is found, and cleartext that came in by a port with a policy enforcement point is put to
-//! its SPD (RFC 4301 5.2), while forwarding examines a frame's headers. After a batch without ESP that is looked for later,
-//! among the frames forwarding declines: so where there is none, it costs nothing.
+//! its SPD (RFC 4301 5.2), while forwarding examines a frame's headers. After a batch without ESP that is looked for later in
+//! what comes by the same port, among the frames forwarding declines: so where there is none, it costs nothing.
 //!
 //! Promises: only a frame the fast path would forward is taken here; everything else the slow path decides about, which
 //! hands ESP over when it finds some. Cleartext goes no further than its policy lets it.
@@ -33,8 +33,9 @@ pub(super) struct Entry {
     known: Vec<Known>,
     /// Nothing is forwarded to where SAs take packets: ESP can be looked for among what forwarding declines.
     may_look_later: bool,
-    /// ESP is looked for before forwarding: the last batch had some.
-    looks_first: bool,
+    /// Whether ESP is looked for before forwarding, for each device: the last batch that came in by it had some. What was
+    /// opened comes in by another device than what it was in.
+    looks_first: Vec<bool>,
 }
 
 /// What is known of frames that the fast path put into a queue since it was emptied. Where it is known of all, none of
@@ -74,7 +75,7 @@ impl Entry {
             disposition,
             known: Vec::new(),
             may_look_later: false,
-            looks_first: true,
+            looks_first: Vec::new(),
         }
     }
 
@@ -82,7 +83,8 @@ impl Entry {
         self.known.clear();
         self.known.resize(tables.devices.len(), Known::default());
         self.may_look_later = !ipsec.sad.destinations().any(|to| rules::port_towards(tables, to).is_some());
-        self.looks_first |= !self.may_look_later;
+        self.looks_first.clear();
+        self.looks_first.resize(tables.devices.len(), true);
     }
 
     /// What is known of frames in the queue of `device`; from now on nothing is.
@@ -94,10 +96,11 @@ impl Entry {
     /// is known of IPsec.
     pub fn pass<B: Buffer>(&mut self, env: &mut Env<'_, '_, B>, batch: &mut Batch<B>) {
         if env.forwarder.fast {
-            let handed_over = if self.looks_first {
-                self.classify::<true, B>(env, batch)
+            let ingress = batch.frames().first().map_or(0, |frame| frame.device.index());
+            let handed_over = if self.looks_first.get(ingress).is_none_or(|first| *first) {
+                self.classify::<true, B>(env, batch, ingress)
             } else {
-                self.classify::<false, B>(env, batch)
+                self.classify::<false, B>(env, batch, ingress)
             };
             if handed_over {
                 return;
@@ -106,12 +109,21 @@ impl Entry {
         self.dispatch(env, batch);
     }
 
+    /// Remembers whether what came in by the device was, in part, ESP.
+    #[inline]
+    fn note_sealed(&mut self, ingress: usize) {
+        if let Some(first) = self.looks_first.get_mut(ingress) {
+            *first = !self.may_look_later || self.disposition.sealed != 0;
+        }
+    }
+
     /// Finds each frame's place; returns whether all of the batch was ESP, and was handed over. `FIRST`: ESP is looked for
     /// before forwarding, else among what forwarding declines.
     fn classify<const FIRST: bool, B: Buffer>(
         &mut self,
         env: &mut Env<'_, '_, B>,
         batch: &mut Batch<B>,
+        ingress: usize,
     ) -> bool {
         let forwarder = &mut *env.forwarder;
         (self.disposition.sealed, self.disposition.refused) = (0, 0);
@@ -131,9 +143,9 @@ impl Entry {
         let stage = &mut forwarder.stage;
         stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
         inspector.query_pending(batch.frames());
-        self.looks_first = !self.may_look_later || self.disposition.sealed != 0;
         if self.disposition.sealed.count_ones() as usize == batch.len() {
             self.hand_off_all(env, batch);
+            self.note_sealed(ingress);
             return true;
         }
         forwarder.resolve(env.breath, batch);
@@ -146,8 +158,8 @@ impl Entry {
                     self.disposition.seal(place, id);
                 }
             }
-            self.looks_first |= self.disposition.sealed != 0;
         }
+        self.note_sealed(ingress);
         forwarder.stage.divert(self.disposition.sealed, SEALED);
         forwarder.stage.divert(self.disposition.refused, REFUSED);
         false
