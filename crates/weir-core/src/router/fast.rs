@@ -54,8 +54,8 @@ const NO_DEVICE: u16 = u16::MAX - 3;
 
 /// What is asked of common frames beyond forwarding, while their headers are examined.
 pub(super) trait Inspect<B> {
-    /// The frames that follow came in by `ingress`; `frames` is the whole batch.
-    fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]);
+    /// The frames from `place` on came in by `ingress`; `frames` is the whole batch.
+    fn enter(&mut self, ingress: &Ingress, place: usize, frames: &[Frame<B>]);
 
     /// Whether the common IPv4 frame `data`, which begins with `head`, at `place` of the batch leaves the common way.
     fn takes4(&mut self, place: usize, head: &[u8; HEAD4], data: &[u8], destination: u32) -> bool;
@@ -69,7 +69,7 @@ pub(super) struct Nothing;
 
 impl<B> Inspect<B> for Nothing {
     #[inline(always)]
-    fn enter(&mut self, _: &Ingress, _: &[Frame<B>]) {}
+    fn enter(&mut self, _: &Ingress, _: usize, _: &[Frame<B>]) {}
 
     #[inline(always)]
     fn takes4(&mut self, _: usize, _: &[u8; HEAD4], _: &[u8], _: u32) -> bool {
@@ -137,13 +137,13 @@ impl Stage {
         let mut ingress = Ingress::of(tables, frames.first().map_or(DeviceId(0), |f| f.device));
         let mut seen = PortCounters::default();
         self.checks_sources = ingress.checks_sources;
-        inspect.enter(&ingress, frames);
+        inspect.enter(&ingress, 0, frames);
         for (place, (class, frame)) in self.class.iter_mut().zip(frames).enumerate() {
             if frame.device != ingress.device {
                 received(counters, &ingress, &mut seen);
                 ingress = Ingress::of(tables, frame.device);
                 self.checks_sources |= ingress.checks_sources;
-                inspect.enter(&ingress, frames);
+                inspect.enter(&ingress, place, frames);
             }
             let data = frame.data();
             *class = Class::Slow;
@@ -262,6 +262,26 @@ impl Stage {
         }
     }
 
+    /// Calls `with` with the place and destination of each common frame of `count` in the batch, in order.
+    #[cfg(feature = "ipsec")]
+    #[inline]
+    pub fn each_common(&self, count: usize, mut with: impl FnMut(usize, IpAddr)) {
+        let (mut n4, mut n6) = (0, 0);
+        for (place, class) in self.class.iter().take(count).enumerate() {
+            match class {
+                Class::Slow => {}
+                Class::V4 => {
+                    with(place, IpAddr::V4(self.dst4[n4 % BATCH].into()));
+                    n4 += 1;
+                }
+                Class::V6 => {
+                    with(place, IpAddr::V6(self.dst6[n6 % BATCH].into()));
+                    n6 += 1;
+                }
+            }
+        }
+    }
+
     /// Places of common frames that forwarding declined, of `count` in the batch.
     #[cfg(feature = "ipsec")]
     pub fn declined(&self, count: usize) -> impl Iterator<Item = usize> {
@@ -296,8 +316,8 @@ impl Stage {
     #[inline]
     pub fn families(&self, places: std::ops::Range<usize>) -> [u64; 2] {
         let all = places.len() as u64;
-        if self.count6 == 0 {
-            return [all, 0];
+        if self.count4 == 0 || self.count6 == 0 {
+            return if self.count6 == 0 { [all, 0] } else { [0, all] };
         }
         let v6 = self.class[places].iter().filter(|&&class| class == Class::V6).count() as u64;
         [all - v6, v6]

@@ -134,7 +134,7 @@ impl<B: Buffer> Forwarder<B> {
 
     /// Hands ESP by an SA of ours, whose IP header is at `network`, to the gateway.
     #[cfg(feature = "ipsec")]
-    #[inline]
+    #[inline(always)]
     pub fn hand_off(&mut self, id: Option<InboundId>, frame: Frame<B>, network: usize, pool: &mut Pool<B>) {
         if let Err(frame) = self.handoff.push(id, frame, network) {
             // Its link header is off already.

@@ -111,6 +111,25 @@ fn discard_drops_both_ways_and_every_packet_counts() {
 }
 
 #[test]
+fn discard_holds_wherever_in_a_batch_its_packets_stand() {
+    for (six, buckets) in setups() {
+        let rule = Rule::new(Action::Discard, everything(six));
+        let mut site = with_rules(buckets, std::slice::from_ref(&rule));
+        for order in 0..16u16 {
+            let frame = |n: u16| if order >> n & 1 == 0 { out(six, 2000 + n) } else { back(six, 2000 + n) };
+            let batch: Vec<_> = (0..4).map(frame).collect();
+            // The second time, ESP is looked for among what forwarding declines.
+            for _ in 0..2 {
+                let seen = site.w.send_all(&batch);
+                assert_eq!(seen.drops, [(Reason::PolicyDiscard, 4)], "{order:04b}");
+            }
+        }
+        assert_eq!(counted(&rule), (64, 64));
+        settled(&site);
+    }
+}
+
+#[test]
 fn slow_path_counts_what_it_discards() {
     let rule = Rule::new(Action::Discard, any());
     let mut site = with_rules(None, std::slice::from_ref(&rule));

@@ -15,6 +15,7 @@ use crate::ipsec::spd::{PolicyIndex, Question};
 use crate::ipsec::{Direction, InboundId, Ipsec, Queue, esp};
 use crate::packet::{BATCH, Batch, Buffer, DeviceId, Frame};
 use crate::router::fast::{HEAD4, HEAD6, Inspect, REFUSED, SEALED, SLOW, Stage};
+use crate::router::forwarder::Forwarder;
 use crate::router::ingress::{Ingress, OwnAddresses};
 use crate::tables::Tables;
 use crate::verdict::Reason;
@@ -125,29 +126,35 @@ impl Entry {
         batch: &mut Batch<B>,
         ingress: usize,
     ) -> bool {
-        let forwarder = &mut *env.forwarder;
+        let Forwarder { own, stage, ports, .. } = &mut *env.forwarder;
         (self.disposition.sealed, self.disposition.refused) = (0, 0);
-        let mut inspector = Inspector::<FIRST> {
-            ipsec: env.ipsec,
-            own: &forwarder.own,
-            query: &mut self.query,
-            disposition: &mut self.disposition,
-            port: env.ipsec.udp_ports.first().copied().unwrap_or(0).to_be_bytes(),
-            more_ports: env.ipsec.udp_ports.len() > 1,
-            question: None,
-            asks_all: false,
-            pending: PendingCleartext { places: [0; BATCH], len: 0 },
-            last: None,
-        };
-        let tables = env.breath.tables;
-        let stage = &mut forwarder.stage;
-        stage.classify(tables, &forwarder.own, batch.frames(), &mut forwarder.ports, &mut inspector);
-        inspector.query_pending(batch.frames());
+        let (tables, frames) = (env.breath.tables, batch.frames());
+        let (query, disposition) = (&mut self.query, &mut self.disposition);
+        let cleartext = Cleartext { own, query, disposition, question: None, places: [0; BATCH], len: 0 };
+        if FIRST {
+            let mut inspector = Inspector {
+                ipsec: env.ipsec,
+                cleartext,
+                port: env.ipsec.udp_ports.first().copied().unwrap_or(0).to_be_bytes(),
+                more_ports: env.ipsec.udp_ports.len() > 1,
+                asks_all: false,
+                last: None,
+            };
+            stage.classify(tables, own, frames, ports, &mut inspector);
+            inspector.cleartext.query_pending(frames);
+        } else {
+            let mut ingresses = Ingresses { ipsec: env.ipsec, begin: 0, enforced: false };
+            stage.classify(tables, own, frames, ports, &mut ingresses);
+            if ingresses.enforced {
+                ingresses.query(tables, stage, frames, cleartext);
+            }
+        }
         if self.disposition.sealed.count_ones() as usize == batch.len() {
             self.hand_off_all(env, batch);
             self.note_sealed(ingress);
             return true;
         }
+        let forwarder = &mut *env.forwarder;
         forwarder.resolve(env.breath, batch);
         if !FIRST && forwarder.stage.common_device(batch.len()).is_none() {
             for place in forwarder.stage.declined(batch.len()) {
@@ -290,48 +297,88 @@ fn outside_answer(ipsec: &Ipsec, stage: &Stage, place: u16) -> Option<Option<Pol
     rules::question(ipsec, spd, Direction::Out)?.rules().outside(v4, v6)
 }
 
-/// Places in a batch of cleartext that came in by a port with a policy enforcement point.
-struct PendingCleartext {
+/// Cleartext that came in by ports with a policy enforcement point, on its way to being asked about, an ingress at a time.
+struct Cleartext<'a> {
+    own: &'a OwnAddresses,
+    query: &'a mut SpdQuery,
+    disposition: &'a mut Disposition,
+    /// Whom to ask about packets of this ingress.
+    question: Option<Question<'a>>,
+    /// Places in the batch, of which the first `len` are.
     places: [u8; BATCH],
     len: usize,
 }
 
-impl PendingCleartext {
+/// Where in a batch the frames of another ingress begin: what a batch is asked about that is not looked at for ESP first.
+struct Ingresses<'a> {
+    ipsec: &'a Ipsec,
+    /// Bit *n*: frame *n* came in by another port than the one before.
+    begin: u64,
+    /// Some of them have a policy enforcement point.
+    enforced: bool,
+}
+
+impl<B: Buffer> Inspect<B> for Ingresses<'_> {
     #[inline]
-    fn push(&mut self, place: usize) {
-        self.places[self.len % BATCH] = place as u8;
-        self.len += 1;
+    fn enter(&mut self, ingress: &Ingress, place: usize, _: &[Frame<B>]) {
+        self.begin |= 1 << (place % BATCH);
+        self.enforced |= rules::enforcement(self.ipsec, ingress.port, Direction::In).is_some();
     }
 
-    fn places(&self) -> &[u8] {
-        &self.places[..self.len.min(BATCH)]
+    #[inline(always)]
+    fn takes4(&mut self, _: usize, _: &[u8; HEAD4], _: &[u8], _: u32) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn takes6(&mut self, _: usize, _: &[u8; HEAD6], _: &[u8], _: u128) -> bool {
+        false
     }
 }
 
-/// What IPsec asks of each common frame; `FIRST`: whether it is ESP, too.
-struct Inspector<'a, const FIRST: bool> {
+impl Ingresses<'_> {
+    /// Asks about the common frames of a batch that came in by ports with a policy enforcement point.
+    fn query<'a, B: Buffer>(
+        &self,
+        tables: &Tables,
+        stage: &Stage,
+        frames: &[Frame<B>],
+        mut cleartext: Cleartext<'a>,
+    ) where
+        Self: 'a,
+    {
+        let mut begin = self.begin;
+        stage.each_common(frames.len(), |place, destination| {
+            // Up to this place, in case what began an ingress is not common.
+            if begin & (u64::MAX >> (63 - place % BATCH)) != 0 {
+                begin &= !(u64::MAX >> (63 - place % BATCH));
+                let port = Ingress::of(tables, frames[place].device).port;
+                cleartext.enter(rules::enforcement(self.ipsec, port, Direction::In), frames);
+            }
+            cleartext.add(place, destination);
+        });
+        cleartext.query_pending(frames);
+    }
+}
+
+/// What IPsec asks of each common frame: whether it is ESP, and what the SPD says of cleartext.
+struct Inspector<'a> {
     ipsec: &'a Ipsec,
-    own: &'a OwnAddresses,
-    query: &'a mut SpdQuery,
-    disposition: &'a mut Disposition,
+    cleartext: Cleartext<'a>,
     /// The first port ESP may come in on, and whether there are others, which are looked for in a list.
     port: [u8; 2],
     more_ports: bool,
-    /// Whom to ask about cleartext of this ingress.
-    question: Option<Question<'a>>,
     /// Each packet is looked at, whatever its port.
     asks_all: bool,
-    pending: PendingCleartext,
     /// Packets of one SA come in a row: the one found last is asked first.
     last: Option<(u32, IpAddr, InboundId)>,
 }
 
-impl<B: Buffer, const FIRST: bool> Inspect<B> for Inspector<'_, FIRST> {
+impl<B: Buffer> Inspect<B> for Inspector<'_> {
     #[inline]
-    fn enter(&mut self, ingress: &Ingress, frames: &[Frame<B>]) {
-        self.query_pending(frames);
-        self.question = rules::enforcement(self.ipsec, ingress.port, Direction::In);
-        self.asks_all = (FIRST & self.more_ports) | self.question.is_some();
+    fn enter(&mut self, ingress: &Ingress, _: usize, frames: &[Frame<B>]) {
+        self.cleartext.enter(rules::enforcement(self.ipsec, ingress.port, Direction::In), frames);
+        self.asks_all = self.more_ports | self.cleartext.question.is_some();
     }
 
     #[inline(always)]
@@ -352,14 +399,11 @@ impl<B: Buffer, const FIRST: bool> Inspect<B> for Inspector<'_, FIRST> {
     }
 }
 
-impl<const FIRST: bool> Inspector<'_, FIRST> {
+impl Inspector<'_> {
     /// Whether a common packet of protocol `carried`, whose ports end at `PORTS` of its frame, may be ESP: most are told
     /// apart by one comparison of a port.
     #[inline(always)]
     fn may_be_esp<const PORTS: usize>(&self, carried: u8, data: &[u8]) -> bool {
-        if !FIRST {
-            return false;
-        }
         if carried != protocol::UDP {
             return carried == protocol::ESP;
         }
@@ -379,9 +423,7 @@ impl<const FIRST: bool> Inspector<'_, FIRST> {
         if !is_fragment && self.opens(place, carried, payload, destination) {
             return true;
         }
-        if self.question.is_some() && !self.own.contains(destination) {
-            self.pending.push(place);
-        }
+        self.cleartext.add(place, destination);
         false
     }
 
@@ -397,23 +439,41 @@ impl<const FIRST: bool> Inspector<'_, FIRST> {
                 id
             }
         };
-        self.disposition.seal(place, id);
+        self.cleartext.disposition.seal(place, id);
         true
     }
+}
 
-    /// Asks the SPD about the cleartext seen since it was last asked; counts for the policies that decide.
+impl<'a> Cleartext<'a> {
+    /// What is added from now on is asked about by `question`.
     #[inline]
-    fn query_pending<B: Buffer>(&mut self, frames: &[Frame<B>]) {
-        if let Some(question) = self.question
-            && self.pending.len > 0
-        {
-            self.query_cleartext(question, frames);
-            self.pending.len = 0;
+    fn enter<B: Buffer>(&mut self, question: Option<Question<'a>>, frames: &[Frame<B>]) {
+        self.query_pending(frames);
+        self.question = question;
+    }
+
+    /// Adds the packet at `place`, if anybody has to be asked about what is not for an address of ours.
+    #[inline]
+    fn add(&mut self, place: usize, destination: IpAddr) {
+        if self.question.is_some() && !self.own.contains(destination) {
+            self.places[self.len % BATCH] = place as u8;
+            self.len += 1;
         }
     }
 
-    fn query_cleartext<B: Buffer>(&mut self, question: Question<'_>, frames: &[Frame<B>]) {
-        let (spd, places) = (question.spd, self.pending.places());
+    /// Asks the SPD about what was added since it was last asked; counts for the policies that decide.
+    #[inline]
+    fn query_pending<B: Buffer>(&mut self, frames: &[Frame<B>]) {
+        if let Some(question) = self.question
+            && self.len > 0
+        {
+            self.query(question, frames);
+            self.len = 0;
+        }
+    }
+
+    fn query<B: Buffer>(&mut self, question: Question<'_>, frames: &[Frame<B>]) {
+        let (spd, places) = (question.spd, &self.places[..self.len.min(BATCH)]);
         let packet = |&at: &u8| frames[usize::from(at)].data().get(ETHERNET..).unwrap_or(&[]);
         let query = &mut *self.query;
         let first =

@@ -68,8 +68,8 @@ impl<B: Buffer> Handoff<B> {
     }
 
     /// Adds a frame whose IP header is at `network`, a fragment where it has no SA; or gives it back, where it is shorter
-    /// than its packet.
-    #[inline]
+    /// than its packet. Always inlined: in the loop over a batch a call costs several percent of what opening a packet does.
+    #[inline(always)]
     pub fn push(
         &mut self,
         id: Option<InboundId>,
