@@ -214,7 +214,7 @@ impl Runs<'_, '_> {
         let failures = &mut self.failures[slot.configuration];
         let outcome = if elsewhere || *failures < FAILURES_IN_A_ROW {
             let testbeds = &mut *self.testbeds;
-            let mut prepare = || {
+            let prepare = || {
                 started_unix_ms = machine::unix_ms();
                 testbeds.prepare(configuration)
             };
@@ -222,13 +222,12 @@ impl Runs<'_, '_> {
                 one(plan, prepared.as_mut(), configuration, slot.seed, &|line| progress.say(line))
                     .and_then(possible)
             };
-            if is_of_near_cpus(&plan.experiment, configuration) {
-                let stays = || plan.stop.load(Ordering::Acquire);
-                let say = |line: String| progress.say(&format!("{name}: {line}"));
-                self.nearness.run(prepare, run, stays, say).map(|(sample, near)| with(sample, near))
-            } else {
-                prepare().and_then(|mut prepared| run(&mut prepared))
-            }
+            let stays = || plan.stop.load(Ordering::Acquire);
+            let say = |line: String| progress.say(&format!("{name}: {line}"));
+            let mut unmeasured = Nearness::unmeasured();
+            let measures = is_of_near_cpus(&plan.experiment, configuration);
+            let nearness = if measures { &mut *self.nearness } else { &mut unmeasured };
+            nearness.run(prepare, run, stays, say).map(|(sample, near)| with(sample, near))
         } else {
             Err(LabError::new(format!("not tried: it failed {FAILURES_IN_A_ROW} times in a row")))
         };

@@ -270,34 +270,28 @@ impl FlowOffload {
     /// Remembers a decision, unless it is remembered already; the least recently used one may go for
     /// it. One or two system calls, and two more of one flow alone; none while another worker is at it: the pair's next frame asks again.
     pub fn insert(&self, decided: &Decided) -> Result<(), SteerError> {
-        match (decided.source, decided.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let (source, destination) = (source.octets(), destination.octets());
-                remember(&self.flows4, |which| FlowKey4 { source, destination, which }.to_bytes(), decided)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let (source, destination) = (source.octets(), destination.octets());
-                remember(&self.flows6, |which| FlowKey6 { source, destination, which }.to_bytes(), decided)
-            }
-            // Two families are no pair: nothing to remember.
-            _ => Ok(()),
-        }
+        self.change(decided, Change::Remember)
     }
 
     /// Forgets a decision, of a pair or of one flow of it: its next frames go to the router. A system call; none while another worker
     /// is at it.
     pub fn remove(&self, decided: &Decided) -> Result<(), SteerError> {
-        let queue = decided.arrives.queue;
-        let which = decided.flow.map_or(queue, |(protocol, ports)| which_flow(ports, protocol, queue));
+        self.change(decided, Change::Forget)
+    }
+
+    fn change(&self, decided: &Decided, change: Change) -> Result<(), SteerError> {
         match (decided.source, decided.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let (source, destination) = (source.octets(), destination.octets());
-                forget(&self.flows4, FlowKey4 { source, destination, which }.to_bytes())
+                let key = |which| FlowKey4 { source, destination, which }.to_bytes();
+                change.make(&self.flows4, key, decided)
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let (source, destination) = (source.octets(), destination.octets());
-                forget(&self.flows6, FlowKey6 { source, destination, which }.to_bytes())
+                let key = |which| FlowKey6 { source, destination, which }.to_bytes();
+                change.make(&self.flows6, key, decided)
             }
+            // Two families are no pair: nothing to remember.
             _ => Ok(()),
         }
     }
@@ -322,29 +316,47 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn remember<const K: usize>(
-    flows: &Mutex<Table<K, { Flow::SIZE }>>,
-    key: impl Fn(u32) -> [u8; K],
-    decided: &Decided,
-) -> Result<(), SteerError> {
-    let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
-    let mut write = |key, wanted: Flow| -> Result<(), SteerError> {
-        // Writing it again would forget which frame of the pair is on its way.
-        let known = flows.get(key)?.map(|known| Flow { last_slow: 0, ..Flow::from_bytes(&known) });
-        if known != Some(wanted) {
-            flows.insert(key, wanted.to_bytes())?;
-        }
-        Ok(())
-    };
-    let queue = decided.arrives.queue;
-    let Some((protocol, ports)) = decided.flow else { return write(key(queue), value(decided)) };
-    write(key(which_flow(ports, protocol, queue)), value(decided))?;
-    write(key(queue), Flow { generation: decided.generation, flags: FLOW_SPREAD as u16, ..Flow::default() })
+/// What becomes of a decision.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Remember,
+    Forget,
 }
 
-fn forget<const K: usize>(flows: &Mutex<Table<K, { Flow::SIZE }>>, key: [u8; K]) -> Result<(), SteerError> {
-    let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
-    flows.remove(key)?;
+impl Change {
+    /// Made in the table of its family, where `key` tells flows of a pair apart; not while another worker is at it.
+    fn make<const K: usize>(
+        self,
+        flows: &Mutex<Table<K, { Flow::SIZE }>>,
+        key: impl Fn(u32) -> [u8; K],
+        decided: &Decided,
+    ) -> Result<(), SteerError> {
+        let Ok(mut flows) = flows.try_lock() else { return Ok(()) };
+        let queue = decided.arrives.queue;
+        let which = decided.flow.map(|(protocol, ports)| which_flow(ports, protocol, queue));
+        match (self, which) {
+            (Change::Forget, which) => drop(flows.remove(key(which.unwrap_or(queue)))?),
+            (Change::Remember, None) => remember(&mut flows, key(queue), value(decided))?,
+            (Change::Remember, Some(which)) => {
+                remember(&mut flows, key(which), value(decided))?;
+                let (generation, flags) = (decided.generation, FLOW_SPREAD as u16);
+                remember(&mut flows, key(queue), Flow { generation, flags, ..Flow::default() })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn remember<const K: usize>(
+    flows: &mut Table<K, { Flow::SIZE }>,
+    key: [u8; K],
+    wanted: Flow,
+) -> Result<(), SteerError> {
+    // Writing it again would forget which frame of the pair is on its way.
+    let known = flows.get(key)?.map(|known| Flow { last_slow: 0, ..Flow::from_bytes(&known) });
+    if known != Some(wanted) {
+        flows.insert(key, wanted.to_bytes())?;
+    }
     Ok(())
 }
 
