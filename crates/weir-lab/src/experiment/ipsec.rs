@@ -23,6 +23,7 @@ pub struct IpsecShape {
     pub backend: Option<Many<Backend>>,
     pub esn: Option<bool>,
     pub replay_window: Option<Window>,
+    pub shared_sa: Option<bool>,
     pub policies: Option<Many<Policies>>,
     pub outer: Option<Many<Family>>,
     pub lookup: Option<Many<LookupBy>>,
@@ -56,6 +57,7 @@ pub fn spread(
     }
     let esn = s.esn.or(d.esn).unwrap_or(false);
     let window = s.replay_window.clone().or(d.replay_window.clone()).map_or(WINDOW, |w| w.0);
+    let shared_sa = s.shared_sa.or(d.shared_sa).unwrap_or(false);
     let all = over(all, Axis::Mode, mode, kebab, |p, mode| {
         p.draft.ipsec = Some(Protection {
             mode,
@@ -64,6 +66,7 @@ pub fn spread(
             backend: Backend::Auto,
             esn,
             replay_window: window,
+            shared_sa,
             policies: 1,
             outer: p.draft.workload.family,
             spd: Spd::default(),

@@ -321,6 +321,9 @@ fn check_spd(p: &Protection, may_bypass: bool) -> Result<(), IpsecError> {
     if p.direction == Direction::Beside && (spd.rules.is_some() || spd.churn > 0) {
         return Err(IpsecError::BesideMatches);
     }
+    if p.shared_sa && p.direction == Direction::In && p.replay_window > 0 {
+        return Err(IpsecError::SharedReplay);
+    }
     if spd.churn > 0 && p.policies < 2 {
         return Err(IpsecError::ChurnOfOne);
     }

@@ -29,6 +29,9 @@ pub struct Protection {
     pub esn: bool,
     /// The replay window of inbound SAs, in packets; 0 is none.
     pub replay_window: u16,
+    /// Whether all workers use one SA; otherwise each has its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_sa: bool,
     /// The number of policies in the SPD; packets match the last, or the one [`Spd::matching`] names.
     pub policies: u32,
     /// Family of the outer header.

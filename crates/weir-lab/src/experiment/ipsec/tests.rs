@@ -79,6 +79,10 @@ fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
             "ipsec has no `direction`: name \"out\", \"in\" or \"beside\"",
         ),
         (table(&format!("{whole}, replay_window = 16")), "got 16, expected 0 for no replay protection"),
+        (
+            table("mode = \"route\", direction = \"in\", cipher = \"null\", shared_sa = true"),
+            "they use the same sequence numbers: write `replay_window = 0`",
+        ),
         (table(&format!("{whole}, policies = 5")), "which tunnels of mode \"route\" have none of: remove it"),
         (table(&format!("{whole}, speed = 1")), "unknown field `speed`"),
         (

@@ -26,6 +26,8 @@ pub enum IpsecError {
     BesideMatches,
     /// `churn` of the only policy.
     ChurnOfOne,
+    /// Several senders use the numbers of one inbound SA.
+    SharedReplay,
     /// `ipsec` or `build` of something that has neither.
     Elsewhere {
         key: &'static str,
@@ -58,6 +60,7 @@ impl IpsecError {
             }
             IpsecError::BesideMatches => "remove `rules` and `churn`, or use \"in\" or \"out\"",
             IpsecError::ChurnOfOne => "raise `policies`",
+            IpsecError::SharedReplay => "write `replay_window = 0`",
             IpsecError::Elsewhere { .. } => {
                 "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp, and in namespaces of weir and kernel-xfrm)"
             }
@@ -92,6 +95,9 @@ impl fmt::Display for IpsecError {
             }
             IpsecError::BesideMatches => f.write_str("direction \"beside\" asks no policy that matches"),
             IpsecError::ChurnOfOne => f.write_str("churn: the only policy is the one packets need"),
+            IpsecError::SharedReplay => f.write_str(
+                "shared_sa: each worker has a sender of its own, and they use the same sequence numbers",
+            ),
             IpsecError::Elsewhere { key } => write!(f, "`{key}` is of weir in memory"),
             IpsecError::Flows { got, most } => {
                 write!(f, "{got} flows, expected {most} at most where packets carry a mark")

@@ -102,6 +102,7 @@ pub(super) fn protection(c: &Configuration) -> Protection {
         backend: Backend::Auto,
         esn: false,
         replay_window: WINDOW,
+        shared_sa: false,
         policies: 1,
         outer: Family::Inet,
         spd: Spd::default(),

@@ -8,7 +8,7 @@
 //! … bypass plain ─► in │ routes │ policies of port out, none matches ─► out ─► plain
 //! ```
 //!
-//! Promises: an SA a worker (RFC 9611), so that nothing is shared; the keys are the same in every run.
+//! Promises: an SA a worker (RFC 9611), so that nothing is shared, unless one is asked for; the keys are the same in every run.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -56,7 +56,7 @@ impl SaPlan {
         let (ours, peer) = (ours(p), peer(p.outer));
         let (source, destination) = if p.direction == Direction::In { (peer, ours) } else { (ours, peer) };
         let suite = p.cipher.0;
-        let spi = FIRST_SPI + worker as u32;
+        let spi = FIRST_SPI + if p.shared_sa { 0 } else { worker as u32 };
         // no two SAs may have one key (RFC 4106 3.1)
         let keys =
             changed(&rate::keys(suite), |at, byte| if at < 2 { spi.to_be_bytes()[2 + at] } else { byte });
@@ -155,7 +155,7 @@ fn peer(family: Family) -> IpAddr {
     }
 }
 
-/// Adds what `p` asks for to ports and plain routes of packets of `family`; `workers` SAs.
+/// Adds what `p` asks for to ports and plain routes of packets of `family`; `workers` SAs, or one for all.
 pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protection, usize), family: Family) {
     for port in &mut desired.ports {
         port.mtu = Some(MTU);
@@ -163,7 +163,7 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protect
     links.iter_mut().for_each(|link| link.mtu = MTU);
     let (way, back) = if p.direction == Direction::In { (Way::In, Way::Out) } else { (Way::Out, Way::In) };
     let (mut names, mut others) = (Vec::new(), Vec::new());
-    for i in 0..workers {
+    for i in 0..if p.shared_sa { 1 } else { workers } {
         let plan = SaPlan::new(p, i);
         names.push(format!("sa-{i}"));
         others.push(format!("back-{i}"));

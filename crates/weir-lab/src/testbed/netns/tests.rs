@@ -318,6 +318,7 @@ fn policies(direction: Direction, policies: u32, matching: Option<u32>, lookup: 
         backend: Backend::Auto,
         esn: false,
         replay_window: 64,
+        shared_sa: false,
         policies,
         outer: Family::Inet,
         spd: Spd { lookup, matching, action: Action::Bypass, ..Spd::default() },

@@ -23,6 +23,7 @@ fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> 
         backend,
         esn,
         replay_window: 64,
+        shared_sa: false,
         policies: 1,
         outer,
         spd: Spd::default(),

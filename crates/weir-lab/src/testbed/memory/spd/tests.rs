@@ -23,6 +23,7 @@ fn protection(direction: Direction, outer: Family, policies: u32, spd: Spd) -> P
         backend: Backend::Auto,
         esn: false,
         replay_window: 64,
+        shared_sa: false,
         policies,
         outer,
         spd,
