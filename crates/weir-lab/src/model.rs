@@ -44,6 +44,8 @@ pub enum Sut {
     DpdkL3fwd,
     /// DPDK's testpmd, which passes frames on without looking at their IP header.
     DpdkTestpmd,
+    /// DPDK's IPsec gateway, sealing by a policy, in memory.
+    DpdkIpsecSecgw,
     /// FD.io's router, when it is installed.
     Vpp,
     /// Its packet generator and sink alone, in memory: what bounds its values there.

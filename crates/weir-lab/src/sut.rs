@@ -9,6 +9,7 @@ pub mod derper;
 pub mod dpdk;
 pub mod gateway;
 pub mod hyper_derp;
+pub mod ipsec_secgw;
 pub mod kernel;
 pub mod kernel_xfrm;
 pub mod l3fwd;
@@ -54,6 +55,7 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
         }
         Sut::DpdkTestpmd => testpmd::missing(),
         Sut::DpdkL3fwd => l3fwd::missing(configuration),
+        Sut::DpdkIpsecSecgw => Some("dpdk-ipsec-secgw: is in memory only: use topology = \"memory\"".into()),
         Sut::Vpp => vpp::missing(configuration),
         Sut::VppEnds => Some("vpp-ends: is in memory only: use topology = \"memory\"".into()),
     }
@@ -62,7 +64,7 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
-        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::Vpp | Sut::VppEnds => Some(format!(
+        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw | Sut::Vpp | Sut::VppEnds => Some(format!(
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),

@@ -523,7 +523,10 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
 /// Whether the lab's generator and sink have no part in it: programs that make their packets themselves.
 fn has_own_source(c: &Configuration) -> bool {
     c.topology() == Topology::Memory
-        && matches!(c.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::Vpp | Sut::VppEnds)
+        && matches!(
+            c.sut(),
+            Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw | Sut::Vpp | Sut::VppEnds
+        )
 }
 
 /// One baseline for every distinct load, named by what tells them apart.

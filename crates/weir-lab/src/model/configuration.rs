@@ -281,14 +281,15 @@ fn connecting(w: &Keys, keeps: bool) -> Result<(), Invalid> {
     }
 }
 
-/// The IPsec of weir in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
+/// The IPsec of weir and ipsec-secgw in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     let in_memory = w.topology == Topology::Memory;
     let of_weir = in_memory && w.sut == Sut::Weir;
     let of_vpp =
         w.sut == Sut::Vpp && (in_memory || matches!(w.topology, Topology::Netns | Topology::Gateways));
     let of_policies = w.topology == Topology::Netns && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
-    if w.ipsec.is_some() && !of_weir && !of_vpp && !of_policies {
+    let of_secgw = in_memory && w.sut == Sut::DpdkIpsecSecgw;
+    if w.ipsec.is_some() && !of_weir && !of_vpp && !of_secgw && !of_policies {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
     }
     if w.build.is_some() && !of_weir {

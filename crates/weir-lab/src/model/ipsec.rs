@@ -86,8 +86,13 @@ pub enum Backend {
     #[default]
     Auto,
     AwsLc,
-    /// Ours, for AES-GCM on processors with VAES and AVX-512.
+    /// Ours, for AES-GCM and AES-CBC on processors with VAES and AVX-512.
     Vaes,
+    /// Ours, by vectors of 256 bits, on processors with VAES.
+    #[serde(rename = "vaes-256")]
+    Vaes256,
+    /// Ours, by vectors of 128 bits, on processors with AES-NI.
+    AesNi,
 }
 
 /// A suite by its name: `aes-gcm-128`, `aes-cbc-128+hmac-sha2-256-128`; `null` is NULL alone, for

@@ -38,6 +38,8 @@ pub enum Ends {
     Devices { driver: &'static str, input: String, output: String },
     /// A capture file again and again, and nowhere.
     Capture(PathBuf),
+    /// A capture file once, and another: what a program does with each frame.
+    Captures { from: PathBuf, to: PathBuf },
 }
 
 impl Ends {
@@ -59,6 +61,10 @@ impl Ends {
             Ends::Capture(file) => {
                 [format!("net_pcap0,rx_pcap={},infinite_rx=1", file.display()), "net_null1,no-rx=1".into()]
             }
+            Ends::Captures { from, to } => [
+                format!("net_pcap0,rx_pcap={}", from.display()),
+                format!("net_pcap1,tx_pcap={}", to.display()),
+            ],
         }
     }
 
@@ -72,7 +78,7 @@ impl Ends {
         let text = text.replace(&folder.display().to_string(), "<folder>");
         match self {
             Ends::Devices { input, output, .. } => text.replace(input, "din").replace(output, "dout"),
-            Ends::Capture(_) => text,
+            Ends::Capture(_) | Ends::Captures { .. } => text,
         }
     }
 }
@@ -87,6 +93,8 @@ pub struct DpdkProgram {
     /// `--lcores`: logical cores, each at its CPU.
     pub cores: String,
     pub ends: Ends,
+    /// Words of DPDK's environment besides.
+    pub environment: Vec<String>,
     /// What stands after `--`.
     pub words: Words,
     /// What its log holds once it forwards.
@@ -103,10 +111,11 @@ pub struct Dpdk {
 
 impl Dpdk {
     pub fn start(plan: DpdkProgram, place: ProcessPlacement<'_>) -> Result<Dpdk, LabError> {
-        let DpdkProgram { name, program, cores, ends, words, ready, note } = plan;
+        let DpdkProgram { name, program, cores, ends, environment, words, ready, note } = plan;
         let mut line = String::new();
         let mut started = Started::launch(name, place, |folder| {
             let mut all = eal(&cores, &ends);
+            all.extend(environment);
             all.push("--".into());
             all.extend(words(folder)?);
             line = ends.steady(&format!("{name} {}", all.join(" ")), folder);

@@ -70,6 +70,7 @@ fn plan(
         program: peer::find(NAME).ok_or_else(|| LabError::new(MISSING.into()))?,
         cores: format!("0@{cpu}"),
         ends,
+        environment: Vec::new(),
         words: Box::new(move |folder| {
             let (v4, v6) = (folder.join("routes4"), folder.join("routes6"));
             fs::write(&v4, inet)?;

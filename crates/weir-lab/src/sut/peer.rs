@@ -53,6 +53,7 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
     match sut {
         Sut::DpdkL3fwd => Some("dpdk-l3fwd"),
         Sut::DpdkTestpmd => Some("dpdk-testpmd"),
+        Sut::DpdkIpsecSecgw => Some("dpdk-ipsec-secgw"),
         Sut::Vpp | Sut::VppEnds => Some("vpp"),
         Sut::Derper => Some("derper"),
         Sut::HyperDerp => Some("hyper-derp"),

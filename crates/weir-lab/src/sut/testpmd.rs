@@ -49,6 +49,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<DpdkProgram, LabError> {
         // the first waits for commands, the second forwards: one CPU is enough
         cores: format!("0@{cpu},1@{cpu}"),
         ends,
+        environment: Vec::new(),
         words: Box::new(|_| Ok(words)),
         ready: "testpmd> ",
         note: "rewrites link-layer addresses only: no route is looked up, no hop limit lowered".into(),

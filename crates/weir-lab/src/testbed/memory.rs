@@ -17,7 +17,7 @@
 
 mod churn;
 mod devices;
-mod dpdk_inmem;
+pub(crate) mod dpdk_inmem;
 mod ipsec;
 mod peer_sa;
 pub mod process;
@@ -70,14 +70,14 @@ impl MemoryTestbed {
             sut @ (Sut::Kernel | Sut::KernelXfrm | Sut::XdpFib) => {
                 Some(format!("{}: forwards in namespaces only; use topology = \"netns\"", kebab(&sut)))
             }
-            Sut::DpdkL3fwd | Sut::DpdkTestpmd => dpdk_inmem::missing(configuration),
+            Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw => dpdk_inmem::missing(configuration),
             Sut::Vpp | Sut::VppEnds => vpp_inmem::missing(configuration),
             _ => crate::sut::missing(configuration),
         }
     }
 
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if matches!(configuration.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd) {
+        if matches!(configuration.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw) {
             return Ok(Box::new(self.dpdk_inmem(configuration)?));
         }
         if matches!(configuration.sut(), Sut::Vpp | Sut::VppEnds) {

@@ -49,7 +49,7 @@ fn ciphers_have_their_plot_and_stand_beside_the_cipher_alone() {
 
 #[test]
 fn sizes_modes_and_policies_run_in_both_directions() {
-    for lab in ["ipsec-sizes", "ipsec-modes", "ipsec-policies"] {
+    for lab in ["ipsec-sizes", "ipsec-modes", "ipsec-policies", "ipsec-one-sa"] {
         let (_, results) = measured(lab);
         for way in ["out", "in"] {
             let named = |o: &&Outcome| o.configuration.name.contains(way);

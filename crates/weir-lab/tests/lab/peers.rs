@@ -62,6 +62,21 @@ fn dpdk_programs_forward_on_the_wires_and_their_ledgers_add_up() {
 }
 
 #[test]
+fn dpdk_seals_by_a_policy_in_memory() {
+    let text = "title = \"t\"\nquestion = \"q\"\nruns = 1\nwarm_up = \"20ms\"\nwindow = \"100ms\"\n[defaults]\nflows = 100\nroutes = 10\n\
+        [[configuration]]\nname = \"{sut}-{backend}\"\nsut = [\"dpdk-ipsec-secgw\", \"weir\"]\n\
+        ipsec = { mode = \"policy\", direction = \"out\", cipher = \"aes-gcm-128\", backend = [\"auto\", \"aes-ni\"] }\n";
+    let experiment = Experiment::parse("x", "x.toml", text, &Changes::default()).expect("valid");
+    for configuration in experiment.suts() {
+        let Some(sample) = run("dpdk_seals_by_a_policy_in_memory", configuration) else { continue };
+        assert!(sample.ledger.delivered > 0, "{}: {sample:#?}", configuration.name);
+        assert_eq!(sample.ledger.unaccounted(), 0, "{}: {sample:#?}", configuration.name);
+        let narrow = sample.notes.iter().any(|note| note.contains("--force-max-simd-bitwidth=128"));
+        assert_eq!(narrow, configuration.name == "dpdk-ipsec-secgw-aes-ni", "{:?}", sample.notes);
+    }
+}
+
+#[test]
 fn dpdk_programs_have_values_of_their_own_in_memory() {
     let test = "dpdk_programs_have_values_of_their_own_in_memory";
     for (sut, family) in DPDK.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {

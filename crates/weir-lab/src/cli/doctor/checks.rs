@@ -49,9 +49,10 @@ pub fn all() -> Vec<Diagnostic> {
 }
 
 /// Programs of others to compare with, and how to have them.
-const PEERS: [(&str, &str, &str); 6] = [
+const PEERS: [(&str, &str, &str); 7] = [
     ("dpdk-testpmd", "a forwarder that looks up no route: the upper bound", "apt install dpdk-dev"),
     ("dpdk-l3fwd", "a forwarder by longest prefix match", "scripts/peers dpdk-l3fwd"),
+    ("dpdk-ipsec-secgw", "an IPsec gateway that seals in memory", "scripts/peers dpdk-ipsec-secgw"),
     (
         "vpp",
         "a router and ESP gateway",

@@ -62,7 +62,7 @@ impl IpsecError {
             IpsecError::ChurnOfOne => "raise `policies`",
             IpsecError::SharedReplay => "write `replay_window = 0`",
             IpsecError::Elsewhere { .. } => {
-                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp, and in namespaces of weir and kernel-xfrm)"
+                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp and dpdk-ipsec-secgw, and in namespaces of weir and kernel-xfrm)"
             }
             IpsecError::Flows { .. } => "lower `flows`, or use topology = \"memory\"",
         }

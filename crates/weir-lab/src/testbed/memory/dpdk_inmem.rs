@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            one core of DPDK
-//! net_pcap (mbuf from the pool, frame copied into it) ─► l3fwd or testpmd ─► net_null (mbuf back to the pool)
+//! net_pcap (mbuf from the pool, frame copied into it) ─► the program ─► net_null (mbuf back to the pool)
 //! ```
 //!
 //! The frames are those of weir's source, the prefixes those of its table. Both sources copy every frame; DPDK's copies
@@ -24,7 +24,7 @@ use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial}
 use crate::netns::counters;
 use crate::netns::residue::Folder;
 use crate::sut::dpdk::Dpdk;
-use crate::sut::{Running, l3fwd, testpmd};
+use crate::sut::{Running, ipsec_secgw, l3fwd, testpmd};
 use weir_stats::search::{LossLedger, Rate};
 
 /// Templates lie in the program's buffers; of l3fwd's 8192 that leaves half to packets.
@@ -39,7 +39,10 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
     if configuration.workload.rate != Rate::FlatOut {
         return Some(format!("{name}: its source in memory knows no rate: use rate = \"flat-out\""));
     }
-    crate::sut::missing(configuration)
+    match configuration.sut() {
+        Sut::DpdkIpsecSecgw => ipsec_secgw::missing(configuration),
+        _ => crate::sut::missing(configuration),
+    }
 }
 
 pub struct DpdkInmem {
@@ -62,8 +65,9 @@ impl DpdkInmem {
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
-        let dpdk = match configuration.sut() {
-            Sut::DpdkL3fwd => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
+        let dpdk = match (configuration.sut(), configuration.ipsec()) {
+            (Sut::DpdkL3fwd, _) => l3fwd::start_alone(capture, cpu, family, &net.prefixes())?,
+            (Sut::DpdkIpsecSecgw, Some(protection)) => ipsec_secgw::start_alone(capture, cpu, &protection)?,
             _ => testpmd::start_alone(capture, cpu)?,
         };
         let mut notes = templates.notes.clone();

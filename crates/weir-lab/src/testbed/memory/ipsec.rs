@@ -136,6 +136,8 @@ pub fn ciphers(backend: Backend) -> Result<Arc<dyn Ciphers>, NoBackend> {
         Backend::Auto => Ok(cipher::best()),
         Backend::AwsLc => named("aws-lc"),
         Backend::Vaes => named("vaes"),
+        Backend::Vaes256 => named("vaes-256"),
+        Backend::AesNi => named("aes-ni"),
     }
 }
 
