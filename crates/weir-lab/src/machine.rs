@@ -45,6 +45,9 @@ pub struct Machine {
     /// Absent from campaigns of before it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// `OPENSSL_ia32cap`, where it is set: it keeps aws-lc, and what else asks it, from some of this processor's instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions_withheld: Option<String>,
     /// Tool → first line of its version.
     pub tools: BTreeMap<String, String>,
 }
@@ -76,6 +79,7 @@ impl Machine {
             tsc_hz: tsc_hz(),
             load_1min: line("/proc/loadavg").and_then(|l| l.split(' ').next()?.parse().ok()),
             priority: Priority::observe(),
+            instructions_withheld: std::env::var("OPENSSL_ia32cap").ok(),
             tools: tools(),
         }
     }

@@ -95,6 +95,7 @@ pub fn machines(then: &Machine, now: &Machine) -> Vec<String> {
     d.of("distribution", &then.distribution, &now.distribution);
     d.of("huge pages", &then.transparent_huge_pages, &now.transparent_huge_pages);
     d.of("clock source", &then.clocksource, &now.clocksource);
+    d.of("OPENSSL_ia32cap", &then.instructions_withheld, &now.instructions_withheld);
     if then.priority.is_some() {
         d.of("priority", &then.priority, &now.priority);
     }
@@ -175,6 +176,7 @@ mod tests {
         let then = Machine { priority: usual, isolated_cpus: vec![2, 3], ..then };
         let now = Machine { microcode: None, turbo: Some(false), priority, ..then.clone() };
         let now = Machine { isolated_cpus: Vec::new(), smt: true, threads: 4, ..now };
+        let now = Machine { instructions_withheld: Some(":~0x10000".into()), ..now };
         assert_eq!(
             machines(&then, &now),
             [
@@ -183,6 +185,7 @@ mod tests {
                 "SMT: no → yes",
                 "isolated CPUs: 2, 3 → none",
                 "turbo: yes → no",
+                "OPENSSL_ia32cap: unknown → \":~0x10000\"",
                 "priority: nice 0 → nice -5, SCHED_FIFO",
             ]
         );

@@ -385,6 +385,10 @@ pub fn facts(manifest: &Manifest) -> Vec<(&str, String)> {
     if let Some(priority) = m.priority {
         facts.insert(facts.len() - 3, ("priority", priority.to_string()));
     }
+    if let Some(mask) = &m.instructions_withheld {
+        let what = format!("OPENSSL_ia32cap={mask}: aws-lc does not use all instructions of this processor");
+        facts.insert(1, ("instructions", what));
+    }
     for (part, m) in &manifest.machines {
         let distribution = m.distribution.as_deref().unwrap_or("distribution not said");
         let what = format!("{}, {} cores, Linux {}, {distribution}", m.cpu, m.cores, m.kernel);
