@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
+use serde::{Deserialize, Serialize};
 use weir_core::relay::frame::{Frame, KEY, Key, Kind};
 use weir_core::time::Nanos;
 use weir_io::clock;
@@ -47,7 +48,7 @@ const SENDER_KEEPS: usize = 208 << 10;
 /// One packet in so many has its fill compared byte by byte; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PairTraffic {
     /// Packets a second of all pairs.
     pub rate: Option<u64>,
@@ -83,6 +84,8 @@ pub struct Outcome {
     pub group: u64,
     /// What is counted of pairs whose receivers stall; it is in nothing above.
     pub stalled: stalled::Count,
+    /// Stalled receivers that the relay has closed so far.
+    pub disconnected: usize,
 }
 
 pub struct Pairs {
@@ -212,6 +215,7 @@ impl Pairs {
             late_max: run.pacer.as_ref().map_or(0, |p| p.late_max),
             group: run.pacer.as_ref().map_or(0, |p| p.group),
             stalled: self.stalled.count(),
+            disconnected: self.stalled.disconnected,
             tally: run.tally,
         })
     }
