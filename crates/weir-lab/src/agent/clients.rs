@@ -137,7 +137,8 @@ fn reach(sut: Sut, within: Duration) -> Result<(), LabError> {
             Ok(_) => return Ok(()),
             Err(e) if Instant::now() > until => {
                 return Err(LabError::new(format!(
-                    "relay: cannot be reached at {ON_HOST} in {within:?}: {e}; is the cable where [hosts] says?"
+                    "relay: cannot be reached at {ON_HOST} in {within:?}: {e}; is the cable where [hosts] says, and does a \
+                     firewall let the port in?"
                 )));
             }
             Err(_) => std::thread::sleep(LOOK),

@@ -305,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn a_receiver_is_left_out_with_what_leads_to_it() {
+        let (relays, _) = GOOD.split_once("receiver = ").expect("it is named last");
+        for text in [relays.to_string(), relays.replace(", output = \"eth2.5\"", "")] {
+            let read = hosts(&text).expect("valid");
+            assert_eq!((read.host(Role::Receiver), read.placeholder()), (None, None));
+            let json = serde_json::to_string(&read).expect("plain data");
+            assert!(!json.contains("receiver"), "{json}");
+            assert_eq!(serde_json::from_str::<Hosts>(&json).expect("our own"), read);
+        }
+        let refused = hosts(&GOOD.replace(", output = \"eth2.5\"", "")).expect_err("a receiver has a wire");
+        assert!(refused.to_string().contains("hosts.device_under_test.output: is missing"), "{refused}");
+    }
+
+    #[test]
     fn what_would_switch_host_keys_off_or_reach_a_shell_is_refused() {
         let cases = [
             (

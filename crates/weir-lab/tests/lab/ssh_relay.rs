@@ -90,7 +90,7 @@ fn weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were() {
         ("tls", "weir", "relay = { tls = \"user\", load = \"open\" }\nrate = 2000"),
         ("workers", "weir", "relay = { workers = 2, under_way = 4 }\nframe = 200"),
         ("flood", "weir", "relay = { load = \"open\" }"),
-        ("stalled", "weir", "relay = { stalled = 1 }\nrate = 3000"),
+        ("stalled", "weir", "relay = { load = \"open\", stalled = 1 }"),
         ("bytes", "tcp-forwarder", "relay = {}"),
         ("bytes-tls", "tcp-forwarder", "relay = { tls = \"user\", load = \"open\" }\nrate = 2000"),
     ];
@@ -104,6 +104,12 @@ fn weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were() {
         assert_carried(name, sample);
         let notes = sample["notes"].to_string();
         assert!(notes.contains(sut), "{name}: {notes}");
+        if name == "stalled" {
+            // the relay's own counters come from its host: without them the ledger would not add up
+            let drops = sample["ledger"]["drops"].as_object().expect("counters");
+            assert!(drops.keys().any(|counter| counter.starts_with("weir.")), "{sample:#}");
+            assert!(sample["metrics"]["stalled_sent_packets"].as_f64() > Some(0.0), "{sample:#}");
+        }
         let workers = if name == "workers" { "weir: 2 workers" } else { "weir: 1 workers" };
         assert!(sut != "weir" || notes.contains(workers), "{name}: {notes}");
     }
@@ -111,6 +117,34 @@ fn weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were() {
     assert_eq!(machines.as_object().map(|all| all.len()), Some(2), "{machines:#}");
     let report = room.result("report.md");
     assert!(report.contains("## Relays") && report.contains("of it TCP"), "{report}");
+    assert_as_before(&room, &before);
+}
+
+#[test]
+fn the_cost_between_two_machines_is_that_of_all_cpus_of_the_relays_host() {
+    let test = "the_cost_between_two_machines_is_that_of_all_cpus_of_the_relays_host";
+    let Some(mut room) = Room::open(test) else { return };
+    room.kill_sshd(GENERATOR);
+    room.start_sshd_ahead(GENERATOR);
+    let before = state(&room);
+    let output = room.run(&experiment(&room, 1, &[("plain", "weir", "relay = {}")]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs = room.runs("plain");
+    let sample = runs[0].as_ref().unwrap_or_else(|e| panic!("{e}"));
+    assert_carried("plain", sample);
+    let metric =
+        |name: &str| sample["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name}: {sample:#}"));
+    // the clients' CPU is one of them here, and is never idle; the process alone is a part of it
+    let all = metric("cpu_seconds_per_gb") * metric("mbps") / 8e3;
+    assert!(all * 100.0 > metric("process_cpu_percent"), "{sample:#}");
+    assert!(metric("ns_per_packet") > 0.0 && metric("sut_cpu_percent") > 0.0, "{sample:#}");
+    // both ends of a pair are on the generator's clock, a thousand seconds from the relay's
+    assert!(sample["latency_ns"]["max"].as_u64().is_some_and(|ns| ns < 100_000_000_000), "{sample:#}");
+    let notes = sample["notes"].to_string();
+    assert!(
+        notes.contains("CPUs of the device under test") && notes.contains("what else the host does"),
+        "{notes}"
+    );
     assert_as_before(&room, &before);
 }
 
