@@ -20,7 +20,6 @@ use crate::netns::cpus::Cpus;
 use crate::netns::drive::pin;
 use crate::netns::namespace::Namespace;
 use crate::sut::relay::ON_HOST;
-use crate::testbed::relay::pairs_through;
 
 /// The clients' address on the wire, beside the relay's.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 2);
@@ -67,7 +66,7 @@ impl Clients {
             Clients { pairs: None, silent: Vec::new(), visits: None, relay, cpu, notes, fallbacks, here };
         if relay.load.has_pairs() {
             let (sut, count) = (configuration.sut(), configuration.workload.flows);
-            clients.pairs = Some(clients.on_cpu(move || pairs_through(sut, ON_HOST, count, data, &relay))??);
+            clients.pairs = Some(clients.on_cpu(move || Pairs::relayed(sut, ON_HOST, count, data, &relay))??);
         }
         Ok(clients)
     }

@@ -40,7 +40,7 @@ pub enum Request {
     Counters,
     /// The time → nanoseconds of `CLOCK_MONOTONIC`.
     Clock,
-    /// Of a relay and its clients.
+    /// A question about a relay or its clients.
     Relay(relay::RelayRequest),
     /// Back to how the host was found → ().
     Reset,

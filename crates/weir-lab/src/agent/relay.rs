@@ -16,9 +16,8 @@ use super::{LOOK, await_carrier, device};
 use crate::model::relay::RelayScenario;
 use crate::model::{Configuration, LabError, Sut};
 use crate::netns::namespace::Namespace;
-use crate::sut::relay::{self, Environment, ON_HOST, Relaying};
+use crate::sut::relay::{self, Environment, ON_HOST, Relaying, Ticks};
 use crate::sut::{derper, tcp_forwarder, weir};
-use crate::testbed::relay::reading::{self, Ticks};
 use crate::workload::address;
 
 pub struct RelayHost {
@@ -96,7 +95,7 @@ impl RelayHost {
 
     fn ticks(&self) -> Ticks {
         let own = Ticks::read(&self.cpus, Some(self.running.process()));
-        Ticks { machine: reading::busy(&self.machine), ..own }
+        Ticks { machine: relay::busy(&self.machine), ..own }
     }
 
     pub fn memory(&mut self) -> Result<u64, LabError> {

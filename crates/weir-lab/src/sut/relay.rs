@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use weir_io::process::stat_field;
 
 use super::derper::Derper;
@@ -19,7 +20,7 @@ use super::weir::relay::Weir;
 use crate::cachesim::live::Live;
 use crate::model::relay::{RelayScenario, Tls};
 use crate::model::{LabError, Sut};
-use crate::netns::counters::Counters;
+use crate::netns::counters::{Counters, cpu_ticks};
 use crate::netns::namespace::Namespace;
 use crate::workload::address;
 
@@ -96,6 +97,30 @@ pub fn process_ticks(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let ticks = |field| stat_field(&stat, field)?.parse::<u64>().ok();
     Some(ticks(14)? + ticks(15)?)
+}
+
+/// Clock ticks so far. CPUs have (busy, all).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticks {
+    /// The relay's CPUs.
+    pub cpus: Option<(u64, u64)>,
+    pub process: Option<u64>,
+    /// All CPUs, where these are read.
+    pub machine: Option<(u64, u64)>,
+}
+
+impl Ticks {
+    pub fn read(cpus: &[u32], process: Option<u32>) -> Ticks {
+        Ticks { cpus: busy(cpus), process: process.and_then(process_ticks), machine: None }
+    }
+}
+
+/// (busy, all) clock ticks of these CPUs together.
+pub fn busy(cpus: &[u32]) -> Option<(u64, u64)> {
+    cpus.iter().map(|cpu| cpu_ticks(*cpu)).try_fold((0, 0), |(busy, all), ticks| {
+        let (b, a) = ticks?;
+        Some((busy + b, all + a))
+    })
 }
 
 /// Memory of a process in this machine's, bytes (`Rss`).

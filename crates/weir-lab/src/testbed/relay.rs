@@ -15,7 +15,6 @@
 //! Refuses: values of a stream that lost its frames: the run fails.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use weir_io::cpu;
 
@@ -23,7 +22,6 @@ use crate::cachesim;
 use crate::experiment::kebab;
 use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, PairTraffic, Pairs};
-use crate::generator::derp::stalled::Stalled;
 use crate::generator::derp::visits;
 use crate::model::relay::{Load, RelayScenario};
 use crate::model::{
@@ -156,7 +154,7 @@ impl Deployed {
             pin(cpu)?;
             match sut {
                 Sut::Baseline => Pairs::direct(count, data, relay.tls.is_on()),
-                sut => pairs_through(sut, ADDRESS, count, data, &relay),
+                sut => Pairs::relayed(sut, ADDRESS, count, data, &relay),
             }
         })?;
         self.pairs = Some(pairs?);
@@ -298,26 +296,6 @@ impl Prepared for Deployed {
     fn scope(&self) -> Option<Scope> {
         self.running.as_ref().map(|_| Scope::Cpus(self.cpus.sut.clone()))
     }
-}
-
-/// Connects `count` pairs, and the stalled ones beside them, to the relay at `address`.
-pub fn pairs_through(
-    sut: Sut,
-    address: SocketAddr,
-    count: u32,
-    data: u16,
-    relay: &RelayScenario,
-) -> Result<Pairs, LabError> {
-    let tls = relay.tls.is_on();
-    if sut == Sut::TcpForwarder {
-        return Pairs::through(address, count, data, tls);
-    }
-    let server = client::Server::new(address, tls)?;
-    let mut clients = client::connect(&server, 1, u64::from(count + relay.stalled) * 2)?;
-    let beside = clients.split_off(count as usize * 2);
-    let mut pairs = Pairs::new(clients, data)?;
-    pairs.stalled = Stalled::new(beside, data)?;
-    Ok(pairs)
 }
 
 /// A CPU for each worker: the SUT's own first, then the rest of the machine, the generator's last.

@@ -14,7 +14,7 @@ use crate::generator::derp::stalled;
 use crate::generator::derp::tally::Tally;
 use crate::generator::derp::visits::Stay;
 use crate::model::Configuration;
-use crate::testbed::relay::reading::Ticks;
+use crate::sut::relay::Ticks;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", content = "with", rename_all = "kebab-case")]

@@ -6,40 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::netns::counters::cpu_ticks;
 use crate::netns::cpus::{self, Cpus};
-use crate::sut::relay::process_ticks;
+use crate::sut::relay::Ticks;
 
 /// Clock ticks of `/proc`: USER_HZ, fixed in Linux' interface.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Clock ticks so far. CPUs have (busy, all).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ticks {
-    /// The relay's CPUs.
-    pub cpus: Option<(u64, u64)>,
-    pub process: Option<u64>,
-    /// All CPUs, where these are read.
-    pub machine: Option<(u64, u64)>,
-}
-
-impl Ticks {
-    pub fn read(cpus: &[u32], process: Option<u32>) -> Ticks {
-        Ticks { cpus: busy(cpus), process: process.and_then(process_ticks), machine: None }
-    }
-}
-
-/// (busy, all) clock ticks of these CPUs together.
-pub fn busy(cpus: &[u32]) -> Option<(u64, u64)> {
-    cpus.iter().map(|cpu| cpu_ticks(*cpu)).try_fold((0, 0), |(busy, all), ticks| {
-        let (b, a) = ticks?;
-        Some((busy + b, all + a))
-    })
-}
-
-/// Whose time is what packets cost.
+/// The CPU time that packets cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// The relay's CPUs.
