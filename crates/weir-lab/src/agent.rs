@@ -10,9 +10,11 @@
 //! changes back what it changed, and is gone; work that does not end is given [`GRACE`]. Refuses: a second lab
 //! on the host ([`lease`]), and interfaces that carry the connection itself.
 
+mod clients;
 pub mod device;
 pub mod lease;
 pub mod protocol;
+mod relay;
 mod traffic;
 
 use std::io::{BufRead, Write};
@@ -30,9 +32,12 @@ use weir_io::{clock, netlink, process};
 use crate::machine::{Machine, line};
 use crate::model::LabError;
 use crate::netns::namespace::Namespace;
+use clients::Clients;
 use device::Device;
 use lease::Lease;
+use protocol::relay::RelayRequest;
 use protocol::{Hello, Interface, Request};
+use relay::RelayHost;
 use traffic::{Destination, Source};
 
 /// How often a lab shows that it is there.
@@ -86,6 +91,8 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Inpu
         source: None,
         destination: None,
         device: None,
+        relay: None,
+        clients: None,
         quiet: Vec::new(),
         stop: stop.clone(),
         superseded,
@@ -128,6 +135,8 @@ struct Agent {
     source: Option<Source>,
     destination: Option<Destination>,
     device: Option<Device>,
+    relay: Option<RelayHost>,
+    clients: Option<Clients>,
     /// Settings of claimed interfaces, changed back when dropped.
     quiet: Vec<Namespace>,
     stop: Arc<AtomicBool>,
@@ -177,8 +186,50 @@ impl Agent {
             Request::Finish => value(self.destination()?.finish()?),
             Request::Counters => value(self.counters()?),
             Request::Clock => value(clock::now()),
+            Request::Relay(request) => self.relay(request),
             Request::Reset => value(self.reset()?),
         }
+    }
+
+    fn relay(&mut self, request: RelayRequest) -> Result<Value, LabError> {
+        match request {
+            RelayRequest::Start(end) => {
+                let relay = RelayHost::start(&end)?;
+                let started = relay.started();
+                self.relay = Some(relay);
+                value(started)
+            }
+            RelayRequest::Connect { end, within_ms } => {
+                let clients = Clients::connect(&end, Duration::from_millis(within_ms))?;
+                let ready = clients.ready();
+                self.clients = Some(clients);
+                value(ready)
+            }
+            RelayRequest::Watch { after_ns, window_ns } => {
+                let (after, window) = (Duration::from_nanos(after_ns), Duration::from_nanos(window_ns));
+                let relay = self.relay.as_ref().ok_or_else(|| unprepared("relay"))?;
+                value(relay.watch(after, window, &self.stop)?)
+            }
+            RelayRequest::Counters => value(self.relay_host()?.counters()?),
+            RelayRequest::Memory => value(self.relay_host()?.memory()?),
+            RelayRequest::Ended => value(self.relay_host()?.ended()),
+            RelayRequest::Run(plan) => value(self.clients()?.run(plan)?),
+            RelayRequest::Hold { seed, count } => value(self.clients()?.hold(seed, count)?),
+            RelayRequest::Release => {
+                self.clients()?.release();
+                value(())
+            }
+            RelayRequest::Invite(stay) => value(self.clients()?.invite(stay)?),
+            RelayRequest::Visit => value(self.clients()?.visit()?),
+        }
+    }
+
+    fn relay_host(&mut self) -> Result<&mut RelayHost, LabError> {
+        self.relay.as_mut().ok_or_else(|| unprepared("relay"))
+    }
+
+    fn clients(&mut self) -> Result<&mut Clients, LabError> {
+        self.clients.as_mut().ok_or_else(|| unprepared("clients"))
     }
 
     fn destination(&mut self) -> Result<&mut Destination, LabError> {
@@ -241,6 +292,8 @@ impl Agent {
     fn reset(&mut self) -> Result<(), LabError> {
         self.source = None;
         self.destination = None;
+        self.clients = None;
+        self.relay = None;
         let torn_down = self.device.take().map_or(Ok(()), Device::tear_down);
         process::end_children();
         self.quiet.clear();

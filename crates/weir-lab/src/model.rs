@@ -80,7 +80,7 @@ pub enum Topology {
     Gateways,
     /// A DERP relay and its clients, in a network namespace.
     Relay,
-    /// The first three on hosts, driven over ssh.
+    /// Generator – device under test – receiver, or a relay and its clients, on hosts driven over ssh.
     Ssh,
 }
 

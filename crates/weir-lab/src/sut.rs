@@ -33,7 +33,7 @@ use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 
-const MISSING_WEIR: &str =
+pub const MISSING_WEIR: &str =
     "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
 
 /// Why a SUT cannot be had on this machine, with the remedy.

@@ -44,7 +44,11 @@ impl Testbeds {
     pub fn missing(&mut self, configuration: &Configuration) -> Option<String> {
         match configuration.scenario() {
             Scenario::Gateways { .. } => self.gateways.missing(configuration),
-            Scenario::Relay(relay) => self.relay.missing(configuration, relay),
+            Scenario::Relay { relay, on_hosts: false } => self.relay.missing(configuration, relay),
+            Scenario::Relay { on_hosts: true, .. } => match &mut self.hosts {
+                Some(hosts) => hosts.missing(configuration),
+                None => Some(NO_HOSTS.into()),
+            },
             Scenario::Forwarding { testbed, .. } => match testbed {
                 Testbed::Memory { .. } => self.memory.missing(configuration),
                 Testbed::Netns(_) => self.netns.missing(configuration),
@@ -61,7 +65,11 @@ impl Testbeds {
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
         match configuration.scenario() {
             Scenario::Gateways { .. } => self.gateways.prepare(configuration),
-            Scenario::Relay(relay) => self.relay.prepare(configuration, relay),
+            Scenario::Relay { relay, on_hosts: false } => self.relay.prepare(configuration, relay),
+            Scenario::Relay { on_hosts: true, .. } => match &mut self.hosts {
+                Some(hosts) => hosts.prepare(configuration),
+                None => Err(LabError::new(NO_HOSTS.into())),
+            },
             Scenario::Forwarding { testbed, .. } => match testbed {
                 Testbed::Memory { .. } => self.memory.prepare(configuration),
                 Testbed::Netns(_) => self.netns.prepare(configuration),

@@ -145,7 +145,7 @@ fn set_queues(ports: &[&Port], wanted: u32) -> Result<Vec<Queues>, LabError> {
 }
 
 /// The CPUs asked for, or one of each physical core: the host has nothing else to do.
-fn cpus(wanted: &[u32]) -> Result<Vec<u32>, LabError> {
+pub(super) fn cpus(wanted: &[u32]) -> Result<Vec<u32>, LabError> {
     let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).map_err(|e| LabError::new(e.to_string()))?;
     if wanted.is_empty() {
         return Ok(cpu::Placement::by_core(&topology, None).cpus);

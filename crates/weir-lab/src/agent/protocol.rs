@@ -2,6 +2,8 @@
 //!
 //! Both are the same build (the lab uploads itself), so there is no version to negotiate.
 
+pub mod relay;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,8 @@ pub enum Request {
     Counters,
     /// The time → nanoseconds of `CLOCK_MONOTONIC`.
     Clock,
+    /// A question about a relay or its clients.
+    Relay(relay::RelayRequest),
     /// Back to how the host was found → ().
     Reset,
 }

@@ -210,6 +210,9 @@ fn remote(
     let refused = |error| ExperimentError::Configuration { name: Some(c.name.clone()), error };
     if c.topology() == Topology::Ssh {
         let hosts = hosts.ok_or_else(|| refused(ConfigurationError::NoHosts))?;
+        if hosts.receiver.is_none() && c.relay().is_none() {
+            return Err(refused(ConfigurationError::NoReceiver));
+        }
         planned.missing = planned.missing.take().or_else(|| hosts.placeholder());
     }
     match (c.sut(), command) {

@@ -12,13 +12,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::{CommandError, ExperimentError, HostError};
 
-/// Three machines in a row: generator ─ device under test ─ receiver. Two may be one machine.
+/// Three machines in a row: generator ─ device under test ─ receiver. Two may be one machine. A relay's packets come
+/// back to the generator: it needs no receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hosts {
     pub generator: Host,
     pub device_under_test: Host,
-    pub receiver: Host,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<Host>,
     #[serde(default)]
     pub timeouts: Timeouts,
 }
@@ -169,20 +171,27 @@ const OURS: [&str; 7] = [
 const INTERFACE_MAX: usize = 15;
 
 impl Hosts {
-    pub fn host(&self, role: Role) -> &Host {
+    /// The host of a role; `None` for a receiver that is left out.
+    pub fn host(&self, role: Role) -> Option<&Host> {
         match role {
-            Role::Generator => &self.generator,
-            Role::DeviceUnderTest => &self.device_under_test,
-            Role::Receiver => &self.receiver,
+            Role::Generator => Some(&self.generator),
+            Role::DeviceUnderTest => Some(&self.device_under_test),
+            Role::Receiver => self.receiver.as_ref(),
         }
+    }
+
+    /// The roles that have a host.
+    fn named(&self) -> impl Iterator<Item = (Role, &Host)> {
+        Role::ALL.into_iter().filter_map(|role| Some((role, self.host(role)?)))
     }
 
     /// What is wrong with these hosts, with the remedy.
     pub fn check(&self) -> Result<(), ExperimentError> {
-        for role in Role::ALL {
-            let host = self.host(role);
+        for (role, host) in self.named() {
             let at = |key: &'static str| move |error| ExperimentError::Host { role, key, error };
             let device = role == Role::DeviceUnderTest;
+            // nothing leaves towards a receiver that is left out
+            let output_needed = self.receiver.is_some();
             check_destination(&host.ssh).map_err(at("ssh"))?;
             host.options.iter().try_for_each(|o| check_option(o)).map_err(at("options"))?;
             for (key, value, wanted) in [
@@ -192,7 +201,7 @@ impl Hosts {
             ] {
                 let checked = match value {
                     Some(name) if wanted => check_interface(name),
-                    None if !wanted => Ok(()),
+                    None if !wanted || (key == "output" && !output_needed) => Ok(()),
                     Some(_) => Err(HostError::Meaningless),
                     None => Err(HostError::Missing),
                 };
@@ -204,8 +213,8 @@ impl Hosts {
 
     /// Hosts that stand for the reader's own: names under `.example` (RFC 2606).
     pub fn placeholder(&self) -> Option<String> {
-        Role::ALL.into_iter().find_map(|role| {
-            let ssh = &self.host(role).ssh;
+        self.named().find_map(|(role, host)| {
+            let ssh = &host.ssh;
             ssh.ends_with(".example").then(|| {
                 format!("hosts.{role}: {ssh} stands for a host of yours: name one you can reach by ssh")
             })
@@ -293,6 +302,20 @@ mod tests {
         let json = serde_json::to_string(&read).expect("plain data");
         assert_eq!(serde_json::from_str::<Hosts>(&json).expect("our own"), read);
         assert_eq!(read.placeholder(), None);
+    }
+
+    #[test]
+    fn a_receiver_is_left_out_with_what_leads_to_it() {
+        let (relays, _) = GOOD.split_once("receiver = ").expect("it is named last");
+        for text in [relays.to_string(), relays.replace(", output = \"eth2.5\"", "")] {
+            let read = hosts(&text).expect("valid");
+            assert_eq!((read.host(Role::Receiver), read.placeholder()), (None, None));
+            let json = serde_json::to_string(&read).expect("plain data");
+            assert!(!json.contains("receiver"), "{json}");
+            assert_eq!(serde_json::from_str::<Hosts>(&json).expect("our own"), read);
+        }
+        let refused = hosts(&GOOD.replace(", output = \"eth2.5\"", "")).expect_err("a receiver has a wire");
+        assert!(refused.to_string().contains("hosts.device_under_test.output: is missing"), "{refused}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
-use super::relay::{IDLE_MAX, RelayScenario};
+use super::relay::{IDLE_MAX, Load, RelayScenario};
 use super::spd::Action;
 use super::{Family, FirewallRules, NicModes, Placement, Sut, Topology, Workload};
 use weir_stats::search::Rate;
@@ -51,8 +51,8 @@ pub enum Scenario {
         /// Hosts at the ends leave checksums and the cutting of TCP to their devices.
         offload: bool,
     },
-    /// Clients of a DERP relay, in one namespace.
-    Relay(RelayScenario),
+    /// Clients of a DERP relay: in one namespace, or on two hosts driven over ssh.
+    Relay { relay: RelayScenario, on_hosts: bool },
 }
 
 /// Where packets are forwarded.
@@ -97,19 +97,20 @@ impl Configuration {
             Scenario::Forwarding { testbed: Testbed::Netns(_), .. } => Topology::Netns,
             Scenario::Forwarding { testbed: Testbed::Ssh(_), .. } => Topology::Ssh,
             Scenario::Gateways { .. } => Topology::Gateways,
-            Scenario::Relay(_) => Topology::Relay,
+            Scenario::Relay { on_hosts: false, .. } => Topology::Relay,
+            Scenario::Relay { on_hosts: true, .. } => Topology::Ssh,
         }
     }
 
     pub fn ipsec(&self) -> Option<Protection> {
         match self.scenario {
             Scenario::Forwarding { ipsec, .. } | Scenario::Gateways { ipsec, .. } => ipsec,
-            Scenario::Relay(_) => None,
+            Scenario::Relay { .. } => None,
         }
     }
 
     pub fn relay(&self) -> Option<RelayScenario> {
-        if let Scenario::Relay(relay) = self.scenario { Some(relay) } else { None }
+        if let Scenario::Relay { relay, .. } = self.scenario { Some(relay) } else { None }
     }
 
     /// Which build of the lab runs it, in a process of its own; without it, this process does.
@@ -156,7 +157,7 @@ impl Configuration {
                 }
             }
             Scenario::Gateways { ipsec, .. } => *ipsec = None,
-            Scenario::Relay(_) => {}
+            Scenario::Relay { .. } => {}
         }
         own
     }
@@ -255,8 +256,11 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     if w.sut == Sut::Command && !matches!(w.topology, Topology::Netns | Topology::Ssh) {
         return Err(Invalid::CommandElsewhere);
     }
+    if let Some(relay) = relay {
+        return Ok(Scenario::Relay { relay, on_hosts: w.topology == Topology::Ssh });
+    }
     let testbed = match w.topology {
-        Topology::Relay => return relay.map(Scenario::Relay).ok_or(Invalid::Relay(RelayError::NoTable)),
+        Topology::Relay => return Err(Invalid::Relay(RelayError::NoTable)),
         Topology::Gateways => return Ok(Scenario::Gateways { ipsec, offload: *offload }),
         Topology::Memory => Testbed::Memory { build: w.build.clone() },
         Topology::Netns => Testbed::Netns(modes.clone()),
@@ -339,8 +343,10 @@ fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
             _ => Ok(None),
         };
     };
-    if w.topology != Topology::Relay {
-        return Err(RelayError::Elsewhere);
+    match w.topology {
+        Topology::Relay => {}
+        Topology::Ssh => on_hosts(w, &relay)?,
+        _ => return Err(RelayError::Elsewhere),
     }
     if w.sut == Sut::Baseline && !relay.load.has_baseline() {
         return Err(RelayError::NeedsRelay(relay.load));
@@ -356,6 +362,17 @@ fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
         return Err(RelayError::RateWithoutPackets(relay.load));
     }
     Ok(w.relay)
+}
+
+/// What a relay on hosts cannot be asked.
+fn on_hosts(w: &Keys, relay: &RelayScenario) -> Result<(), RelayError> {
+    if w.placement.nic_modes.is_named() {
+        return Err(RelayError::NicModes);
+    }
+    match relay.load {
+        Load::SimulatedCaches => Err(RelayError::SimulatedOnHosts),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

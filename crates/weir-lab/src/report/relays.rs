@@ -4,8 +4,8 @@
 
 use super::comparisons::Table;
 use crate::format::{digits, grouped};
+use crate::model::Sut;
 use crate::model::relay::Load;
-use crate::model::{Sut, Topology};
 use crate::profile::parts::{PARTS, parts};
 use crate::profile::profiled::sum;
 use crate::profile::rules::Rules;
@@ -13,7 +13,8 @@ use crate::result::{Outcome, Results};
 
 pub const METHOD: &str = "Undelivered is of what the rate intended, so what a full socket kept back counts; latency is \
                           from the time a packet was due. Seconds a gigabyte and ns a packet are busy time of the \
-                          relay's CPUs, softirqs included, for what was delivered. TCP goes over the loopback device, \
+                          relay's CPUs, softirqs included, for what was delivered; on hosts of all CPUs of the device \
+                          under test. In a namespace TCP goes over the loopback device, \
                           where a CPU receives what it sends on behalf of the other side. A generator that is nearly \
                           always busy may be the limit: compare with the baseline. The share of TCP is what a forwarder of bytes \
                           (tcp-forwarder) needs a packet under the same load: how it batches is its own, and both \
@@ -32,8 +33,7 @@ const SIMULATED: &str = "Simulated (callgrind), a packet each: the relay's own c
 
 /// Packets between pairs, and clients without packets: a table each, if there are any, with what to know of it.
 pub fn sections(results: &Results) -> Vec<(Table, &'static str)> {
-    let of_relays =
-        || results.configurations.iter().filter(|o| o.configuration.topology() == Topology::Relay);
+    let of_relays = || results.configurations.iter().filter(|o| o.configuration.relay().is_some());
     let has_pairs = |o: &&Outcome| o.configuration.relay().is_some_and(|r| r.load.has_pairs());
     let carrying = of_relays().filter(|o| has_pairs(o) && !is_simulated(o));
     let mut carried: Vec<Vec<String>> = carrying.clone().map(carried).collect();
@@ -83,7 +83,7 @@ fn share_of_tcp(outcome: &Outcome, results: &Results) -> Option<String> {
     let like = |other: &&Outcome| {
         let c = &other.configuration;
         let same = c.workload == own.workload && c.relay() == own.relay() && c.placement == own.placement;
-        c.sut() == Sut::TcpForwarder && same
+        c.sut() == Sut::TcpForwarder && c.topology() == own.topology() && same
     };
     let floor = results.configurations.iter().find(like)?;
     let ns = |o: &Outcome| o.further.get("ns_per_packet").map(|s| s.median);
@@ -93,7 +93,7 @@ fn share_of_tcp(outcome: &Outcome, results: &Results) -> Option<String> {
 /// Nanoseconds a packet by part of its way, of profiled runs.
 fn spent(results: &Results) -> Option<(Table, &'static str)> {
     let rules = Rules::load(None).ok()?;
-    let relays = results.configurations.iter().filter(|o| o.configuration.topology() == Topology::Relay);
+    let relays = results.configurations.iter().filter(|o| o.configuration.relay().is_some());
     let row = |outcome: &Outcome| {
         let sum = sum(&outcome.profiles);
         let counts = parts(&sum.profile, &rules);

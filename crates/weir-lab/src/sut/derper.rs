@@ -1,16 +1,18 @@
 //! Tailscale's `derper`, plain or with a certificate it signs itself.
 //!
-//! Its counters are those of `/debug/varz`, which it shows to its own host.
+//! Its counters are those of `/debug/varz`, which it shows to its own host: to the loopback address, and to the one it is told.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustls::pki_types::ServerName;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Environment, NoCounters, Relaying};
+use super::relay::{self, Environment, NoCounters, Relaying};
 use crate::generator::derp::tls::Trusting;
+use crate::machine;
 use crate::model::LabError;
 use crate::model::relay::Tls;
 use crate::netns::counters::Counters;
@@ -23,39 +25,49 @@ pub fn missing(tls: Tls) -> Option<String> {
     if tls == Tls::Kernel {
         return Some("derper: has no TLS in the kernel: use tls = \"user\"".into());
     }
-    peer::find("derper").is_none().then(|| MISSING.into())
+    program().is_none().then(|| MISSING.into())
+}
+
+/// The one the lab brought to a host, or the machine's own.
+pub fn program() -> Option<PathBuf> {
+    peer::beside("derper").or_else(|| peer::find("derper"))
 }
 
 pub struct Derper {
     started: Started,
     tls: Tls,
+    address: SocketAddr,
     notes: Vec<String>,
 }
 
 impl Derper {
     pub fn start(environment: &Environment<'_>) -> Result<Derper, LabError> {
-        let program = peer::find("derper").ok_or_else(|| LabError::new(MISSING.into()))?;
-        let version = peer::version("derper").unwrap_or_else(|| "of unknown version".into());
-        let tls = environment.relay.tls;
+        let program = program().ok_or_else(|| LabError::new(MISSING.into()))?;
+        let version = machine::version(&program, "-version").unwrap_or_else(|| "of unknown version".into());
+        let (tls, address) = (environment.relay.tls, environment.address);
         let workers = environment.relay.workers.to_string();
         let mut line = String::new();
         let started = relay::launch("derper", environment, |folder| {
             let mut command = Command::new(program);
-            command.arg("-a").arg(ADDRESS.to_string()).args(["-http-port", "-1", "-stun=false"]);
+            command.arg("-a").arg(address.to_string()).args(["-http-port", "-1", "-stun=false"]);
             command.arg("-c").arg(folder.join("derper.json"));
             if tls.is_on() {
                 // without a certificate for an address, it signs one itself
-                command.args(["-certmode", "manual", "-hostname", &ADDRESS.ip().to_string()]);
+                command.args(["-certmode", "manual", "-hostname", &address.ip().to_string()]);
                 command.arg("-certdir").arg(folder);
             }
             let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
             let words = words.join(" ").replace(&folder.display().to_string(), "<folder>");
             line = format!("GOMAXPROCS={workers} derper {words}");
             command.env("GOMAXPROCS", workers);
+            if !address.ip().is_loopback() {
+                // tsweb.AllowDebugAccess: whom it shows its variables beside the loopback address
+                command.env("TS_ALLOW_DEBUG_IP", address.ip().to_string());
+            }
             Ok(command)
         })?;
         let notes = vec![format!("derper {version}: {line}")];
-        Ok(Derper { started, tls, notes })
+        Ok(Derper { started, tls, address, notes })
     }
 }
 
@@ -65,9 +77,9 @@ impl Relaying for Derper {
     }
 
     fn drops(&mut self, namespace: &Namespace) -> Result<Counters, LabError> {
-        let tls = self.tls.is_on();
+        let (address, tls) = (self.address, self.tls.is_on());
         let failed = |e: String| LabError::new(format!("derper: /debug/varz: {e}"));
-        let answer = namespace.run(move || variables(tls))?.map_err(|e| failed(e.to_string()))?;
+        let answer = namespace.run(move || variables(address, tls))?.map_err(|e| failed(e.to_string()))?;
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         counters(body).map_err(|e| failed(e.to_string()))
     }
@@ -81,14 +93,14 @@ impl Relaying for Derper {
     }
 }
 
-fn variables(tls: bool) -> std::io::Result<String> {
-    let stream = TcpStream::connect(ADDRESS)?;
+fn variables(address: SocketAddr, tls: bool) -> std::io::Result<String> {
+    let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-    let request = format!("GET /debug/varz HTTP/1.0\r\nHost: {ADDRESS}\r\n\r\n");
+    let request = format!("GET /debug/varz HTTP/1.0\r\nHost: {address}\r\n\r\n");
     if !tls {
         return ask(stream, &request);
     }
-    let name = ServerName::IpAddress(ADDRESS.ip().into());
+    let name = ServerName::IpAddress(address.ip().into());
     let config = Trusting::new()?.config();
     let client = rustls::ClientConnection::new(config, name).map_err(std::io::Error::other)?;
     ask(rustls::StreamOwned::new(client, stream), &request)

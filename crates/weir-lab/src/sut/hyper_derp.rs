@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::control::{ANSWERS_WITHIN, ask};
 use super::peer::{self, Started};
-use super::relay::{self, ADDRESS, Environment, NoCounters, Relaying};
+use super::relay::{self, Environment, NoCounters, Relaying};
 use crate::model::LabError;
 use crate::model::relay::Tls;
 use crate::netns::counters::Counters;
@@ -40,7 +40,7 @@ impl HyperDerp {
         let version = peer::version("hyper-derp").unwrap_or_else(|| "of unknown version".into());
         let cpus = environment.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let words = [
-            ("--port", ADDRESS.port().to_string()),
+            ("--port", environment.address.port().to_string()),
             ("--workers", environment.relay.workers.to_string()),
             ("--pin-workers", cpus),
             ("--metrics-port", METRICS.port().to_string()),

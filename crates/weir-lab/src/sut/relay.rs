@@ -1,4 +1,4 @@
-//! What a DERP relay is to the topology `relay`, and how the lab starts one.
+//! What a DERP relay is to the lab, and how the lab starts one: on the topology `relay`, and on a host.
 //!
 //! A relay promises to listen on an address of its namespace, on the CPUs it was given, to say which of its own
 //! counters its losses are in, and to be gone when it is dropped.
@@ -9,17 +9,27 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use weir_io::process::stat_field;
 
+use super::derper::Derper;
+use super::hyper_derp::HyperDerp;
 use super::peer::{ProcessPlacement, Started};
+use super::tcp_forwarder::TcpForwarder;
+use super::weir::relay::Weir;
 use crate::cachesim::live::Live;
-use crate::model::LabError;
 use crate::model::relay::{RelayScenario, Tls};
-use crate::netns::counters::Counters;
+use crate::model::{LabError, Sut};
+use crate::netns::counters::{Counters, cpu_ticks};
 use crate::netns::namespace::Namespace;
+use crate::workload::address;
 
-/// Where relays listen: nothing else does in a namespace of its own.
-pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3340);
+/// Where relays listen: a port that no service has.
+const PORT: u16 = 3340;
+/// The address in a namespace of its own, where nothing else listens.
+pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
+/// The address on a host: its own on the wire to the clients, as in forwarding.
+pub const ON_HOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(address::IN_V4.0), PORT);
 /// Time within which a relay is ready, a simulated one on a busy machine included.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
@@ -27,6 +37,8 @@ const READY_WITHIN: Duration = Duration::from_secs(120);
 pub struct Environment<'a> {
     pub namespace: &'a Namespace,
     pub cpus: &'a [u32],
+    /// Where it is to listen.
+    pub address: SocketAddr,
     pub relay: RelayScenario,
 }
 
@@ -54,6 +66,17 @@ pub trait Relaying {
     }
 }
 
+/// Starts the relay that a SUT is; `None` where it is none.
+pub fn start(sut: Sut, environment: &Environment<'_>) -> Result<Option<Box<dyn Relaying>>, LabError> {
+    Ok(match sut {
+        Sut::Derper => Some(Box::new(Derper::start(environment)?)),
+        Sut::HyperDerp => Some(Box::new(HyperDerp::start(environment)?)),
+        Sut::Weir => Some(Box::new(Weir::start(environment)?)),
+        Sut::TcpForwarder => Some(Box::new(TcpForwarder::start(environment)?)),
+        _ => None,
+    })
+}
+
 /// Starts a relay bound to the stand's CPUs, and waits until it accepts.
 pub fn launch(
     name: &'static str,
@@ -62,7 +85,10 @@ pub fn launch(
 ) -> Result<Started, LabError> {
     let place = ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus };
     let mut started = Started::launch(name, place, command)?;
-    started.wait(READY_WITHIN, |_| Ok(environment.namespace.run(|| TcpStream::connect(ADDRESS))?.is_ok()))?;
+    let address = environment.address;
+    started.wait(READY_WITHIN, |_| {
+        Ok(environment.namespace.run(move || TcpStream::connect(address))?.is_ok())
+    })?;
     Ok(started)
 }
 
@@ -71,6 +97,30 @@ pub fn process_ticks(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let ticks = |field| stat_field(&stat, field)?.parse::<u64>().ok();
     Some(ticks(14)? + ticks(15)?)
+}
+
+/// Clock ticks so far. CPUs have (busy, all).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticks {
+    /// The relay's CPUs.
+    pub cpus: Option<(u64, u64)>,
+    pub process: Option<u64>,
+    /// All CPUs, where these are read.
+    pub machine: Option<(u64, u64)>,
+}
+
+impl Ticks {
+    pub fn read(cpus: &[u32], process: Option<u32>) -> Ticks {
+        Ticks { cpus: busy(cpus), process: process.and_then(process_ticks), machine: None }
+    }
+}
+
+/// (busy, all) clock ticks of these CPUs together.
+pub fn busy(cpus: &[u32]) -> Option<(u64, u64)> {
+    cpus.iter().map(|cpu| cpu_ticks(*cpu)).try_fold((0, 0), |(busy, all), ticks| {
+        let (b, a) = ticks?;
+        Some((busy + b, all + a))
+    })
 }
 
 /// Memory of a process in this machine's, bytes (`Rss`).

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::peer::{self, ProcessPlacement, Started};
-use super::relay::{ADDRESS, Environment, Relaying};
+use super::relay::{Environment, Relaying};
 use crate::forwarder::READY;
 use crate::model::LabError;
 use crate::model::relay::RelayScenario;
@@ -44,9 +44,10 @@ impl TcpForwarder {
     pub fn start(environment: &Environment<'_>) -> Result<TcpForwarder, LabError> {
         let program = program().ok_or_else(|| LabError::new(MISSING.into()))?;
         let place = ProcessPlacement { namespace: Some(environment.namespace), cpus: environment.cpus };
+        let address = environment.address.to_string();
         let mut started = Started::launch("tcp-forwarder", place, |_| {
             let mut command = Command::new(program);
-            command.arg("forwarder").arg(ADDRESS.to_string());
+            command.arg("forwarder").arg(address);
             Ok(command)
         })?;
         // a connection to try would be half a pair

@@ -1,4 +1,5 @@
-//! The `ssh` topology: generator – device under test – receiver on hosts of their own.
+//! The `ssh` topology: generator – device under test – receiver on hosts of their own. A relay's clients are all on the
+//! generator, and it has no receiver.
 //!
 //! ```text
 //!        ┌──────────────── lab ────────────────┐        ssh: programs, questions, answers
@@ -17,6 +18,7 @@ mod channel;
 mod clocks;
 mod deployed;
 mod fleet;
+mod relay;
 mod remedy;
 mod upload;
 
@@ -25,12 +27,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::experiment::Experiment;
-use crate::experiment::hosts::{Commands, Role};
+use crate::experiment::hosts::Commands;
 use crate::machine::Machine;
 use crate::model::{Configuration, LabError, Prepared, Sut, Topology};
-use crate::sut::peer;
+use crate::sut::{derper, peer};
 use deployed::Deployed;
 use fleet::Fleet;
+use relay::RelayDeployed;
 
 /// The hosts of one experiment.
 pub struct SshTestbed {
@@ -43,8 +46,11 @@ impl SshTestbed {
     /// `None` where the experiment names no hosts.
     pub fn new(experiment: &Experiment) -> Option<SshTestbed> {
         let on_hosts = |c: &&Configuration| c.topology() == Topology::Ssh;
-        let with_weir = experiment.suts().filter(on_hosts).any(|c| c.sut() == Sut::Weir);
-        let fleet = Rc::new(RefCell::new(Fleet::new(experiment.hosts.clone()?, with_weir)));
+        let measures = |sut: Sut| experiment.suts().filter(on_hosts).any(|c| c.sut() == sut);
+        let derper = measures(Sut::Derper).then(derper::program).flatten();
+        let peers = derper.map(|path| ("derper", path)).into_iter().collect();
+        let fleet = Fleet::new(experiment.hosts.clone()?, measures(Sut::Weir), peers);
+        let fleet = Rc::new(RefCell::new(fleet));
         Some(SshTestbed { fleet, commands: experiment.commands.clone() })
     }
 
@@ -54,6 +60,9 @@ impl SshTestbed {
         }
         if peer::on_path("ssh").is_none() {
             return Some("ssh: no such program on the PATH: install the package openssh-client".into());
+        }
+        if let Some(relay) = configuration.relay() {
+            return relay::missing(configuration, &relay);
         }
         match configuration.sut() {
             Sut::Baseline => Some(
@@ -70,6 +79,9 @@ impl SshTestbed {
         if let Some(missing) = self.missing(configuration) {
             return Err(LabError::new(missing));
         }
+        if let Some(relay) = configuration.relay() {
+            return Ok(Box::new(RelayDeployed::new(self.fleet.clone(), configuration, relay)?));
+        }
         let commands = self.commands.get(&configuration.name);
         Ok(Box::new(Deployed::new(self.fleet.clone(), configuration, commands)?))
     }
@@ -81,6 +93,7 @@ impl SshTestbed {
         }
         let machine =
             |fleet: &mut Fleet, role| fleet.connect(role).map(|channel| channel.hello.machine.clone());
-        Role::ALL.map(|role| (role.to_string(), machine(&mut fleet, role))).into()
+        let roles = fleet.roles();
+        roles.into_iter().map(|role| (role.to_string(), machine(&mut fleet, role))).collect()
     }
 }

@@ -20,6 +20,8 @@ pub enum ConfigurationError {
     /// Keys that mean nothing together.
     Invalid(Invalid),
     NoHosts,
+    /// What forwards needs a host that receives.
+    NoReceiver,
     NoCommand,
     /// The method is to load at a fixed rate.
     NoRate,
@@ -41,6 +43,7 @@ impl ConfigurationError {
                 format!("put {} into `name`", listed.join(" and ")).into()
             }
             ConfigurationError::Invalid(error) => return Some(error.remedy().into()),
+            ConfigurationError::NoReceiver => "name it, or give the configuration relay = {}".into(),
             ConfigurationError::NoHosts | ConfigurationError::NoCommand => return None,
             ConfigurationError::NoRate => "give it `rate = <packets a second>`".into(),
             ConfigurationError::RateOfSearch => "remove it or use method \"fixed\"".into(),
@@ -60,6 +63,9 @@ impl fmt::Display for ConfigurationError {
             ConfigurationError::SameName { name, .. } => return write!(f, "two are named \"{name}\""),
             ConfigurationError::Invalid(error) => return error.fmt(f),
             ConfigurationError::NoHosts => "topology \"ssh\" needs [hosts]; docs/ssh.md describes them",
+            ConfigurationError::NoReceiver => {
+                "forwarding needs [hosts.receiver], which only files of relays alone leave out"
+            }
             ConfigurationError::NoCommand => {
                 "SUT \"command\" needs [configuration.command] with at least `apply`"
             }

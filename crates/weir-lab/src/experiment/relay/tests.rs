@@ -1,8 +1,8 @@
 //! The table `relay` means what it says, and what means nothing together is refused.
 
 use crate::experiment::{Changes, Experiment};
-use crate::model::LabError;
 use crate::model::relay::{Load, Tls, UNDER_WAY};
+use crate::model::{LabError, Topology};
 
 const HEAD: &str = "title = \"t\"\nquestion = \"q?\"\nruns = 5\nwarm_up = \"100ms\"\nwindow = \"1s\"\n";
 
@@ -71,6 +71,46 @@ fn packets_under_way_are_an_axis_and_another_load() {
     let baseline =
         |n: usize| e.baseline_of(&e.configurations[n].configuration).expect("it has one").name.clone();
     assert_eq!((baseline(0), baseline(1)), ("baseline-1-under-way".into(), "baseline-32-under-way".into()));
+}
+
+/// The hosts of a relay.
+const TWO: &str = "[hosts.generator]\nssh = \"root@a\"\ninterface = \"eth1\"\n[hosts.device_under_test]\nssh = \"root@b\"\n\
+    input = \"eth1\"\n";
+
+#[test]
+fn relays_on_hosts_need_no_receiver_and_what_forwards_does() {
+    let e = parse(&format!(
+        "{TWO}[[configuration]]\nname = \"{{topology}}\"\ntopology = [\"relay\", \"ssh\"]\nrelay = {{ tls = \"user\" }}\n"
+    ))
+    .expect("valid");
+    let [here, there] = [0, 1].map(|n| &e.configurations[n].configuration);
+    assert_eq!((here.topology(), there.topology()), (Topology::Relay, Topology::Ssh));
+    assert!(here.relay() == there.relay() && there.relay().is_some_and(|r| r.tls == Tls::User), "{e:?}");
+    let written = serde_json::to_string(&e).expect("plain data");
+    assert_eq!(serde_json::from_str::<Experiment>(&written).expect("our own"), e);
+    let refused = refusal(&format!("{TWO}[[configuration]]\ntopology = \"ssh\"\nsut = \"kernel\"\n"));
+    assert!(refused.contains("forwarding needs [hosts.receiver]"), "{refused}");
+    assert!(refused.contains("name it, or give the configuration relay = {}"), "{refused}");
+}
+
+#[test]
+fn what_a_relay_on_hosts_cannot_be_asked_is_refused() {
+    for (keys, said) in [
+        (
+            "relay = { load = \"simulated-caches\" }\n",
+            "no simulator is brought to a host: use topology = \"relay\"",
+        ),
+        ("relay = {}\nqueues = 2\n", "a relay's packets are TCP of its host's kernel: remove them"),
+        (
+            "sut = \"derper\"\n",
+            "SUT \"derper\" is a relay: use topology = \"relay\", or \"ssh\" with relay = {}",
+        ),
+        ("relay = { load = \"idle\" }\nrate = 5\n", "sends no packets"),
+        ("relay = {}\nflows = 13000\n", "expected 12500 at most"),
+    ] {
+        let refused = refusal(&format!("{TWO}[[configuration]]\ntopology = \"ssh\"\n{keys}"));
+        assert!(refused.contains(said), "{keys}\n  got      {refused}\n  expected {said}");
+    }
 }
 
 #[test]

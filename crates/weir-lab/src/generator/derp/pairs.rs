@@ -17,18 +17,20 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
+use serde::{Deserialize, Serialize};
 use weir_core::relay::frame::{Frame, KEY, Key, Kind};
 use weir_core::time::Nanos;
 use weir_io::clock;
 
-use super::client::Client;
+use super::client::{self, Client};
 use super::pace::Pacer;
 use super::packet::{Batch, Mark};
 use super::stalled::{self, Stalled};
 use super::tally::{Course, Tally};
 use super::tls::SessionPairs;
 use super::wire::{self, Buffer, Wire};
-use crate::model::LabError;
+use crate::model::relay::RelayScenario;
+use crate::model::{LabError, Sut};
 
 /// Frames of one send.
 const BATCH: usize = 32;
@@ -47,7 +49,7 @@ const SENDER_KEEPS: usize = 208 << 10;
 /// One packet in so many has its fill compared byte by byte; marks and lengths of all are.
 const LOOKED_AT: u64 = 32;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PairTraffic {
     /// Packets a second of all pairs.
     pub rate: Option<u64>,
@@ -83,6 +85,8 @@ pub struct Outcome {
     pub group: u64,
     /// What is counted of pairs whose receivers stall; it is in nothing above.
     pub stalled: stalled::Count,
+    /// Stalled receivers that the relay has closed so far.
+    pub disconnected: usize,
 }
 
 pub struct Pairs {
@@ -108,9 +112,29 @@ impl Pairs {
         Pairs::of(wires, identities.into_iter().map(|i| i.key).collect(), data, Kind::RecvPacket)
     }
 
+    /// `count` pairs, and the stalled ones beside them, connected to the relay at `address`.
+    pub fn relayed(
+        sut: Sut,
+        address: SocketAddr,
+        count: u32,
+        data: u16,
+        relay: &RelayScenario,
+    ) -> Result<Pairs, LabError> {
+        let tls = relay.tls.is_on();
+        if sut == Sut::TcpForwarder {
+            return Pairs::through(address, count, data, tls);
+        }
+        let server = client::Server::new(address, tls)?;
+        let mut clients = client::connect(&server, 1, u64::from(count + relay.stalled) * 2)?;
+        let beside = clients.split_off(count as usize * 2);
+        let mut pairs = Pairs::new(clients, data)?;
+        pairs.stalled = Stalled::new(beside, data)?;
+        Ok(pairs)
+    }
+
     /// `count` pairs connected with each other, without a relay: what the generator can do by itself.
     pub fn direct(count: u32, data: u16, tls: bool) -> Result<Pairs, LabError> {
-        super::client::descriptors(u64::from(count) * 2)?;
+        client::descriptors(u64::from(count) * 2)?;
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| failed(&e))?;
         Pairs::joined(count, data, tls, || {
             let near = TcpStream::connect(listener.local_addr()?)?;
@@ -120,7 +144,7 @@ impl Pairs {
 
     /// The same through what joins every two connections in the order they come.
     pub fn through(joins: SocketAddr, count: u32, data: u16, tls: bool) -> Result<Pairs, LabError> {
-        super::client::descriptors(u64::from(count) * 2)?;
+        client::descriptors(u64::from(count) * 2)?;
         Pairs::joined(count, data, tls, || Ok([TcpStream::connect(joins)?, TcpStream::connect(joins)?]))
     }
 
@@ -212,6 +236,7 @@ impl Pairs {
             late_max: run.pacer.as_ref().map_or(0, |p| p.late_max),
             group: run.pacer.as_ref().map_or(0, |p| p.group),
             stalled: self.stalled.count(),
+            disconnected: self.stalled.disconnected,
             tally: run.tally,
         })
     }

@@ -8,6 +8,7 @@
 use std::io;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size;
+use serde::{Deserialize, Serialize};
 use weir_core::relay::frame::{Key, Kind};
 use weir_core::time::Nanos;
 use weir_io::clock;
@@ -27,7 +28,7 @@ const BATCH: usize = 32;
 const GROUPS: usize = 64;
 
 /// Packets of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     pub intended: u64,
     pub offered: u64,

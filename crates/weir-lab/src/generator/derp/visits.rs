@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use weir_core::time::Nanos;
 use weir_io::clock;
 
@@ -23,7 +24,7 @@ const AHEAD_PLAIN: f64 = 10_000.0;
 const TAKING_TURNS: u64 = 4;
 
 /// A run of clients that connect and leave, for so long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Stay {
     /// Visits under way at a time: as many as keep the relay busy.
     pub at_once: usize,
@@ -35,7 +36,7 @@ pub struct Stay {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Connected {
     pub connects: u64,
     pub began: Nanos,
@@ -92,8 +93,34 @@ impl Guests {
 }
 
 /// Connects clients and lets them leave at once; those through in the window count. `begin` is called when it opens.
-pub fn come_and_go(server: &Server, stay: Stay, mut begin: impl FnMut()) -> Result<Connected, LabError> {
-    let guests = RefCell::new(Guests::of(server, &stay)?);
+pub fn come_and_go(server: &Server, stay: Stay, begin: impl FnMut()) -> Result<Connected, LabError> {
+    Visits::prepare(server, stay)?.go(begin)
+}
+
+/// Clients whose keys are made.
+pub struct Visits {
+    server: Server,
+    stay: Stay,
+    guests: Guests,
+}
+
+impl Visits {
+    pub fn prepare(server: &Server, stay: Stay) -> Result<Visits, LabError> {
+        Ok(Visits { server: server.clone(), stay, guests: Guests::of(server, &stay)? })
+    }
+
+    /// Warm-up and window, from now on.
+    pub fn go(self, begin: impl FnMut()) -> Result<Connected, LabError> {
+        go(&self.server, self.stay, RefCell::new(self.guests), begin)
+    }
+}
+
+fn go(
+    server: &Server,
+    stay: Stay,
+    guests: RefCell<Guests>,
+    mut begin: impl FnMut(),
+) -> Result<Connected, LabError> {
     let opens = clock::now() + stay.warm_up.as_nanos() as Nanos;
     let window = stay.window.as_nanos() as Nanos;
     let (mut came, mut busy_before) = (Connected::default(), 0);

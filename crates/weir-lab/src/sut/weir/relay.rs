@@ -19,7 +19,7 @@ use crate::sut::MISSING_WEIR;
 use crate::sut::control::Control;
 use crate::sut::peer::Started;
 use crate::sut::relay::missing_kernel_tls;
-use crate::sut::relay::{self, ADDRESS, Environment, Relaying};
+use crate::sut::relay::{self, Environment, Relaying};
 
 /// Where its control socket tells what became of packets.
 const COUNTERS: &str = "/v1/relay";
@@ -110,8 +110,9 @@ fn configuration(environment: &Environment<'_>, folder: &Path, socket: &Path) ->
     // derper takes as many a second as come, unless it is told.
     let limits = "[relay.limits]\naccepts_per_second = 1000000\n";
     format!(
-        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{ADDRESS}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n\n{limits}",
+        "[control]\nsocket = {socket:?}\n\n[workers]\ncpus = {:?}\n\n[relay]\nlisten = [\"{}\"]\ntls = \"{}\"\n{certificates}{io}key = {:?}\n\n{limits}",
         environment.cpus,
+        environment.address,
         kebab(&tls),
         folder.join("relay.key"),
     )

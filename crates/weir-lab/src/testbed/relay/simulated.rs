@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Deployed, PairTraffic};
+use super::{Deployed, PairTraffic, Paired};
 use crate::model::{LabError, Sample, Trial};
 use weir_stats::search::Rate;
 

@@ -7,6 +7,7 @@ use crate::netns::namespace::Untuned;
 use crate::testbed::Testbeds;
 use std::io::Write;
 use std::time::Duration;
+use weir_stats::search::Rate;
 
 use crate::model::configuration::PlacementKeys;
 use crate::model::{Topology, Workload};

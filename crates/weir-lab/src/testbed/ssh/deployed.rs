@@ -241,14 +241,6 @@ impl Prepared for Deployed {
 impl Drop for Deployed {
     /// Every host back to how it was found. One that cannot is given up: its agent ends and cleans up.
     fn drop(&mut self) {
-        let mut fleet = self.fleet.borrow_mut();
-        let within = self.limits.teardown.0 + self.limits.answer.0;
-        for role in Role::ALL {
-            if fleet.channel(role).is_ok_and(|channel| channel.alive())
-                && let Err(e) = fleet.ask::<()>(role, "teardown", &Request::Reset, within)
-            {
-                fleet.warnings.push(format!("after the run before: {e}"));
-            }
-        }
+        self.fleet.borrow_mut().reset(&Role::ALL);
     }
 }

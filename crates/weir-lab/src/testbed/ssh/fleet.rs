@@ -1,6 +1,6 @@
 //! The connections of a campaign: made when first needed, made again when they broke.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -9,7 +9,7 @@ use super::channel::Channel;
 use super::upload::Program;
 use crate::agent::lease::LeaseHolder;
 use crate::agent::protocol::Request;
-use crate::experiment::hosts::{Hosts, Role, Timeouts};
+use crate::experiment::hosts::{Host, Hosts, Role, Timeouts};
 use crate::machine::line;
 use crate::model::LabError;
 use crate::sut::weir;
@@ -18,6 +18,8 @@ pub struct Fleet {
     hosts: Hosts,
     /// weir goes along to the device under test.
     with_weir: bool,
+    /// Programs of others that go along to it, where this machine has them.
+    peers: Vec<(&'static str, PathBuf)>,
     /// Channels in the order of [`Role::ALL`].
     channels: [Option<Channel>; 3],
     /// Read once: what runs here may be built anew meanwhile.
@@ -31,11 +33,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn new(hosts: Hosts, with_weir: bool) -> Fleet {
+    pub fn new(hosts: Hosts, with_weir: bool, peers: Vec<(&'static str, PathBuf)>) -> Fleet {
         let random = line("/proc/sys/kernel/random/uuid");
         Fleet {
             hosts,
             with_weir,
+            peers,
             channels: [None, None, None],
             programs: None,
             lab: random.unwrap_or_else(whence),
@@ -52,9 +55,14 @@ impl Fleet {
         self.hosts.timeouts
     }
 
+    /// Roles that have a host.
+    pub fn roles(&self) -> Vec<Role> {
+        Role::ALL.into_iter().filter(|role| self.hosts.host(*role).is_some()).collect()
+    }
+
     /// Test interfaces of a host, in the direction of the packets.
     pub fn interfaces(&self, role: Role) -> Vec<String> {
-        self.hosts.host(role).interfaces()
+        self.hosts.host(role).map(Host::interfaces).unwrap_or_default()
     }
 
     /// The connection to a host, made anew if it broke.
@@ -67,7 +75,9 @@ impl Fleet {
             let (lab, connection) = (self.lab.clone(), self.connections);
             let holder = LeaseHolder { lab, whence: whence(), part: role, connection };
             let along = if role == Role::DeviceUnderTest { &programs[..] } else { &programs[..1] };
-            let channel = Channel::open(holder, self.hosts.host(role), along, &self.hosts.timeouts)?;
+            let host = self.hosts.host(role);
+            let host = host.ok_or_else(|| LabError::new(format!("hosts.{role}: is not named: name it")))?;
+            let channel = Channel::open(holder, host, along, &self.hosts.timeouts)?;
             return Ok(self.channels[at].insert(channel));
         }
         self.channel(role)
@@ -89,6 +99,18 @@ impl Fleet {
         self.channel(role)?.ask(step, request, within)
     }
 
+    /// Hosts back to how they were found. One that cannot is given up: its agent ends and cleans up.
+    pub fn reset(&mut self, roles: &[Role]) {
+        let within = self.hosts.timeouts.teardown.0 + self.hosts.timeouts.answer.0;
+        for &role in roles {
+            if self.channel(role).is_ok_and(|channel| channel.alive())
+                && let Err(e) = self.ask::<()>(role, "teardown", &Request::Reset, within)
+            {
+                self.warnings.push(format!("after the run before: {e}"));
+            }
+        }
+    }
+
     fn programs(&mut self) -> Result<Vec<Program>, LabError> {
         if let Some(programs) = &self.programs {
             return Ok(programs.clone());
@@ -98,6 +120,9 @@ impl Fleet {
         let mut programs = vec![Program::new("weir-lab", Path::new(&own))?];
         if let Some(weir) = weir::program().filter(|_| self.with_weir) {
             programs.push(Program::new("weir", &weir)?);
+        }
+        for (name, path) in &self.peers {
+            programs.push(Program::new(name, path)?);
         }
         Ok(self.programs.insert(programs).clone())
     }

@@ -162,8 +162,13 @@ impl Room {
             .expect("a wire of two queues");
         device.ip(&format!("link set {near} up")).expect("up");
         self.hosts[RECEIVER].ip(&format!("link set {far} up")).expect("up");
+        self.start_sshd_ahead(RECEIVER);
+    }
+
+    /// A host whose clock is 1000 s ahead of everybody's, as if it were another machine; its sshd is down.
+    pub fn start_sshd_ahead(&mut self, host: usize) {
         let ahead = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"];
-        self.start_sshd_under(RECEIVER, &ahead);
+        self.start_sshd_under(host, &ahead);
     }
 
     pub fn start_sshd(&mut self, host: usize) {
