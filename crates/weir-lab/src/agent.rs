@@ -13,6 +13,7 @@
 pub mod device;
 pub mod lease;
 pub mod protocol;
+mod sampling;
 mod traffic;
 
 use std::io::{BufRead, Write};
@@ -33,6 +34,7 @@ use crate::netns::namespace::Namespace;
 use device::Device;
 use lease::Lease;
 use protocol::{Hello, Interface, Request};
+use sampling::Sampling;
 use traffic::{Destination, Source};
 
 /// How often a lab shows that it is there.
@@ -86,6 +88,7 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Inpu
         source: None,
         destination: None,
         device: None,
+        sampling: None,
         quiet: Vec::new(),
         stop: stop.clone(),
         superseded,
@@ -128,6 +131,8 @@ struct Agent {
     source: Option<Source>,
     destination: Option<Destination>,
     device: Option<Device>,
+    /// The sampling of a run that is profiled.
+    sampling: Option<Sampling>,
     /// Settings of claimed interfaces, changed back when dropped.
     quiet: Vec<Namespace>,
     stop: Arc<AtomicBool>,
@@ -177,6 +182,16 @@ impl Agent {
             Request::Finish => value(self.destination()?.finish()?),
             Request::Counters => value(self.counters()?),
             Request::Clock => value(clock::now()),
+            Request::Sample { frequency_hz, expected_ms } => {
+                let device = self.device.as_ref().ok_or_else(|| unprepared("sut"))?;
+                let expected = Duration::from_millis(expected_ms);
+                self.sampling = Some(Sampling::start(device.cpus(), frequency_hz, expected)?);
+                value(())
+            }
+            Request::Profile { from, to } => {
+                let sampling = self.sampling.take().ok_or_else(|| unprepared("sampling"))?;
+                value(sampling.finish(from..to)?)
+            }
             Request::Reset => value(self.reset()?),
         }
     }
@@ -241,6 +256,7 @@ impl Agent {
     fn reset(&mut self) -> Result<(), LabError> {
         self.source = None;
         self.destination = None;
+        self.sampling = None;
         let torn_down = self.device.take().map_or(Ok(()), Device::tear_down);
         process::end_children();
         self.quiet.clear();

@@ -38,6 +38,10 @@ pub enum Request {
     Counters,
     /// The time → nanoseconds of `CLOCK_MONOTONIC`.
     Clock,
+    /// Samples the SUT's CPUs from now on, for about so long → ().
+    Sample { frequency_hz: u32, expected_ms: u64 },
+    /// Ends sampling → folded stacks ([`crate::profile::folded`]) between two moments of this host's clock.
+    Profile { from: Nanos, to: Nanos },
     /// Back to how the host was found → ().
     Reset,
 }

@@ -18,6 +18,7 @@ mod clocks;
 mod deployed;
 mod fleet;
 mod remedy;
+mod sampling;
 mod upload;
 
 use std::cell::RefCell;
@@ -31,6 +32,7 @@ use crate::model::{Configuration, LabError, Prepared, Sut, Topology};
 use crate::sut::peer;
 use deployed::Deployed;
 use fleet::Fleet;
+use upload::Upload;
 
 /// The hosts of one experiment.
 pub struct SshTestbed {
@@ -44,7 +46,8 @@ impl SshTestbed {
     pub fn new(experiment: &Experiment) -> Option<SshTestbed> {
         let on_hosts = |c: &&Configuration| c.topology() == Topology::Ssh;
         let with_weir = experiment.suts().filter(on_hosts).any(|c| c.sut() == Sut::Weir);
-        let fleet = Rc::new(RefCell::new(Fleet::new(experiment.hosts.clone()?, with_weir)));
+        let weir = with_weir.then_some(if experiment.profile > 0 { Upload::Whole } else { Upload::Loaded });
+        let fleet = Rc::new(RefCell::new(Fleet::new(experiment.hosts.clone()?, weir)));
         Some(SshTestbed { fleet, commands: experiment.commands.clone() })
     }
 

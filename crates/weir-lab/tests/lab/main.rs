@@ -33,5 +33,6 @@ mod searches;
 mod slices;
 mod spd_report;
 mod ssh_hosts;
+mod ssh_profiles;
 mod verify_trees;
 mod walkthroughs;

@@ -1,6 +1,6 @@
 //! The ssh topology against real sshd: whole campaigns, and everything that goes wrong with hosts.
 
-mod room;
+pub mod room;
 
 use std::io::Write as _;
 use std::process::{Child, Command};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::channel::Channel;
-use super::upload::Program;
+use super::upload::{Program, Upload};
 use crate::agent::lease::LeaseHolder;
 use crate::agent::protocol::Request;
 use crate::experiment::hosts::{Hosts, Role, Timeouts};
@@ -16,8 +16,8 @@ use crate::sut::weir;
 
 pub struct Fleet {
     hosts: Hosts,
-    /// weir goes along to the device under test.
-    with_weir: bool,
+    /// How weir goes along to the device under test, if it does.
+    weir: Option<Upload>,
     /// Channels in the order of [`Role::ALL`].
     channels: [Option<Channel>; 3],
     /// Read once: what runs here may be built anew meanwhile.
@@ -31,11 +31,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn new(hosts: Hosts, with_weir: bool) -> Fleet {
+    pub fn new(hosts: Hosts, weir: Option<Upload>) -> Fleet {
         let random = line("/proc/sys/kernel/random/uuid");
         Fleet {
             hosts,
-            with_weir,
+            weir,
             channels: [None, None, None],
             programs: None,
             lab: random.unwrap_or_else(whence),
@@ -95,9 +95,9 @@ impl Fleet {
         }
         // The kernel's name for what runs now, also after it was built anew; in another process' words.
         let own = format!("/proc/{}/exe", std::process::id());
-        let mut programs = vec![Program::new("weir-lab", Path::new(&own))?];
-        if let Some(weir) = weir::program().filter(|_| self.with_weir) {
-            programs.push(Program::new("weir", &weir)?);
+        let mut programs = vec![Program::new("weir-lab", Path::new(&own), Upload::Loaded)?];
+        if let Some((how, weir)) = self.weir.zip(weir::program()) {
+            programs.push(Program::new("weir", &weir, how)?);
         }
         Ok(self.programs.insert(programs).clone())
     }
