@@ -107,14 +107,17 @@ fn queues(root: &Path, device: &str) -> io::Result<Vec<(u32, usize)>> {
     if let [only] = irqs[..] {
         return Ok(name(only).map(|_| (only, 0)).into_iter().collect());
     }
-    Ok(irqs.into_iter().filter_map(|irq| Some((irq, queue(&name(irq)?)?))).collect())
+    // A device called `lan-1` has one of that name for its link.
+    let named = |irq| name(irq).filter(|name| name != device);
+    Ok(irqs.into_iter().filter_map(|irq| Some((irq, queue(&named(irq)?)?))).collect())
 }
 
-/// The queue in the name of an interrupt: `eth0-TxRx-3`, `virtio0-input.3`, `mlx5_comp3@pci:0000:01:00.0`.
+/// The queue in the name of an interrupt: `eth0-TxRx-3`, `virtio0-input.3`, `mlx5_comp3@pci:0000:01:00.0`. vmxnet3 numbers that of
+/// its link too: `eth0-event-4`.
 fn queue(name: &str) -> Option<usize> {
     let name = name.split('@').next()?;
     let before = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let named = before.ends_with(['-', '.']) || before.ends_with("comp");
+    let named = (before.ends_with(['-', '.']) || before.ends_with("comp")) && !before.ends_with("-event-");
     name[before.len()..].parse().ok().filter(|_| named)
 }
 
@@ -137,6 +140,8 @@ mod tests {
             ("ena-mgmnt@pci:0000:00:05.0", None),
             ("mlx5_async0@pci:0000:01:00.0", None),
             ("virtio0-config", None),
+            ("eth0-rxtx-0", Some(0)),
+            ("eth0-event-1", None),
             ("eth0", None),
             ("", None),
             ("-99999999999999999999999", None),
@@ -223,6 +228,15 @@ mod tests {
         let machine = Machine::new("pci", &[(30, "eth0")]);
         let placed = PlacedIrqs::below(&machine.0, "eth0", |_| 1).expect("a device");
         assert_eq!((placed.moved(), machine.cpus(30).as_str()), (1, "1"));
+    }
+
+    #[test]
+    fn a_device_whose_own_name_ends_in_a_number_keeps_the_interrupt_of_its_link() {
+        let machine = Machine::new("pci", &[(30, "lan-1-TxRx-0"), (31, "lan-1")]);
+        let sys = machine.path("sys/class/net");
+        fs::rename(sys.join("eth0"), sys.join("lan-1")).expect("there");
+        let placed = PlacedIrqs::below(&machine.0, "lan-1", |_| 1).expect("a device");
+        assert_eq!((placed.found(), machine.cpus(31).as_str()), (1, "0-3"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod device;
 pub mod lease;
 pub mod protocol;
 mod relay;
+mod sampling;
 mod traffic;
 
 use std::io::{BufRead, Write};
@@ -38,6 +39,7 @@ use lease::Lease;
 use protocol::relay::RelayRequest;
 use protocol::{Hello, Interface, Request};
 use relay::RelayHost;
+use sampling::Sampling;
 use traffic::{Destination, Source};
 
 /// How often a lab shows that it is there.
@@ -93,6 +95,7 @@ fn work(todo: &Receiver<String>, stop: &Arc<AtomicBool>, superseded: Sender<Inpu
         device: None,
         relay: None,
         clients: None,
+        sampling: None,
         quiet: Vec::new(),
         stop: stop.clone(),
         superseded,
@@ -137,6 +140,8 @@ struct Agent {
     device: Option<Device>,
     relay: Option<RelayHost>,
     clients: Option<Clients>,
+    /// The sampling of a run that is profiled.
+    sampling: Option<Sampling>,
     /// Settings of claimed interfaces, changed back when dropped.
     quiet: Vec<Namespace>,
     stop: Arc<AtomicBool>,
@@ -187,6 +192,16 @@ impl Agent {
             Request::Counters => value(self.counters()?),
             Request::Clock => value(clock::now()),
             Request::Relay(request) => self.relay(request),
+            Request::Sample { frequency_hz, expected_ms } => {
+                let device = self.device.as_ref().ok_or_else(|| unprepared("sut"))?;
+                let expected = Duration::from_millis(expected_ms);
+                self.sampling = Some(Sampling::start(device.cpus(), frequency_hz, expected)?);
+                value(())
+            }
+            Request::Profile { from, to } => {
+                let sampling = self.sampling.take().ok_or_else(|| unprepared("sampling"))?;
+                value(sampling.finish(from..to)?)
+            }
             Request::Reset => value(self.reset()?),
         }
     }
@@ -294,6 +309,7 @@ impl Agent {
         self.destination = None;
         self.clients = None;
         self.relay = None;
+        self.sampling = None;
         let torn_down = self.device.take().map_or(Ok(()), Device::tear_down);
         process::end_children();
         self.quiet.clear();

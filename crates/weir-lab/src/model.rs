@@ -182,9 +182,19 @@ pub trait Prepared {
     }
 
     /// What a profiler samples to see the SUT at work; `None` when there is nothing to see (a baseline
-    /// without a SUT, another host).
+    /// without a SUT).
     fn scope(&self) -> Option<Scope> {
         None
+    }
+
+    /// Samples on the SUT's host from now on, where the scope is [`Scope::FarHost`]. It will take about `expected`.
+    fn start_sampling(&mut self, _frequency_hz: u32, _expected: Duration) -> Result<(), LabError> {
+        Err(LabError::new("profile: its topology has no far host to sample".into()))
+    }
+
+    /// Ends it. The answer is what was seen in the last window, as folded stacks (`profile::folded`).
+    fn finish_sampling(&mut self) -> Result<String, LabError> {
+        Err(LabError::new("profile: its topology has no far host to sample".into()))
     }
 }
 
@@ -205,6 +215,8 @@ pub enum Scope {
     OwnThreads,
     /// Everything on these CPUs, kernel included: packet work runs in softirqs of whoever is there.
     Cpus(Vec<u32>),
+    /// The SUT's CPUs of another host, where its agent samples and names what it saw.
+    FarHost,
 }
 
 /// What an experimenter can act on: lower case, subject first, then the remedy.

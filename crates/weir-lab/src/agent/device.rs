@@ -119,6 +119,11 @@ impl Device {
         each.collect::<Option<Vec<_>>>().map(|all| all.iter().fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1)))
     }
 
+    /// Where the SUT works.
+    pub fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
     pub fn warnings(&mut self) -> Vec<String> {
         if let Under::Built(sut) = &mut self.sut { sut.warnings() } else { Vec::new() }
     }

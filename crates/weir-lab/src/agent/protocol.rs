@@ -42,6 +42,10 @@ pub enum Request {
     Clock,
     /// A question about a relay or its clients.
     Relay(relay::RelayRequest),
+    /// Samples the SUT's CPUs from now on, for about so long → ().
+    Sample { frequency_hz: u32, expected_ms: u64 },
+    /// Ends sampling → folded stacks ([`crate::profile::folded`]) between two moments of this host's clock.
+    Profile { from: Nanos, to: Nanos },
     /// Back to how the host was found → ().
     Reset,
 }

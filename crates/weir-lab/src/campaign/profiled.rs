@@ -15,12 +15,13 @@ use super::{CampaignSpec, Testbeds};
 use crate::experiment::Experiment;
 use crate::format;
 use crate::model::relay::Load;
-use crate::model::{Configuration, LabError, Scope, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Trial};
 use crate::profile::profiled::path;
 use crate::profile::session::{FREQUENCY_HZ, Focus, Session, target};
 use crate::profile::{Profile, folded};
 use crate::progress::Progress;
 use crate::store::Store;
+use weir_io::perf_event::Target;
 use weir_stats::schedule::{PlannedRun, schedule};
 
 /// Apart from the seeds of the measured runs, so that their order does not repeat.
@@ -61,10 +62,7 @@ pub fn profile(
         let configuration = runnable[slot.configuration];
         let name = format!("profile of {}", configuration.name);
         progress.begin(&slot, &name);
-        let (header, profile) = one(plan, testbeds, configuration, slot.seed).unwrap_or_else(|e| {
-            let notes = vec![format!("not profiled: {e}")];
-            (folded::Header { notes, ..folded::Header::default() }, Profile::default())
-        });
+        let (header, profile) = one(plan, testbeds, configuration, slot.seed).unwrap_or_else(not_profiled);
         let file = path(Path::new(""), &configuration.name, slot.block + 1);
         store.write(&file.to_string_lossy(), &folded::write(&header, &profile)?)?;
         progress.end(&slot, &name, &said(&header));
@@ -85,6 +83,13 @@ fn said(header: &folded::Header) -> String {
     }
 }
 
+/// A profile that only says why there is none.
+fn not_profiled(error: LabError) -> (folded::Header, Profile) {
+    let notes = vec![format!("not profiled: {error}")];
+    (folded::Header { notes, ..folded::Header::default() }, Profile::default())
+}
+
+/// The rate of a run stands also where what was sampled in it could not be had.
 fn one(
     plan: &CampaignSpec<'_>,
     testbeds: &mut Testbeds,
@@ -92,23 +97,50 @@ fn one(
     seed: u64,
 ) -> Result<(folded::Header, Profile), LabError> {
     let mut prepared = testbeds.prepare(configuration)?;
-    let scope = prepared
-        .scope()
-        .ok_or_else(|| LabError::new("its topology has nothing on this machine to sample".into()))?;
-    let focus = match scope {
-        Scope::OwnThreads => Focus::Process(std::process::id()),
-        Scope::Cpus(_) => Focus::Family,
-    };
+    let scope = prepared.scope().ok_or_else(|| LabError::new("its topology has nothing to sample".into()))?;
     let [warm_up, window] =
         [plan.experiment.warm_up_ms, plan.experiment.window_ms].map(Duration::from_millis);
-    let seconds = (warm_up + window).as_secs_f64();
-    let session = Session::start(&target(&scope), focus, FREQUENCY_HZ, seconds)?;
+    let sampling = Sampling::start(prepared.as_mut(), &scope, warm_up + window)?;
     let rate = configuration.workload.rate;
     let sample = prepared.run(&Trial { rate, warm_up, window, seed })?;
-    let (from, to) = sample
-        .window_ns
-        .ok_or_else(|| LabError::new("its topology did not say when its window was".into()))?;
-    let (header, profile) = session.finish(from..to);
+    let (header, profile) = sampling.finish(prepared.as_mut(), &sample).unwrap_or_else(not_profiled);
     let (seconds, packets, pps) = (sample.seconds, sample.ledger.delivered, sample.pps);
     Ok((folded::Header { seconds, packets, pps, ..header }, profile))
+}
+
+/// Who samples: the lab itself, or the agent on the SUT's host.
+enum Sampling {
+    Here(Box<Session>),
+    Far,
+}
+
+impl Sampling {
+    fn start(prepared: &mut dyn Prepared, scope: &Scope, expected: Duration) -> Result<Sampling, LabError> {
+        let Some(target) = target(scope) else {
+            return prepared.start_sampling(FREQUENCY_HZ, expected).map(|()| Sampling::Far);
+        };
+        let focus = match target {
+            Target::Threads(_) => Focus::Process(std::process::id()),
+            Target::Cpus(_) => Focus::Family,
+        };
+        Session::start(&target, focus, FREQUENCY_HZ, expected.as_secs_f64())
+            .map(|session| Sampling::Here(Box::new(session)))
+    }
+
+    /// What was seen in the window of `sample`, which was the last one.
+    fn finish(
+        self,
+        prepared: &mut dyn Prepared,
+        sample: &Sample,
+    ) -> Result<(folded::Header, Profile), LabError> {
+        match self {
+            Sampling::Here(session) => {
+                let (from, to) = sample
+                    .window_ns
+                    .ok_or_else(|| LabError::new("its topology did not say when its window was".into()))?;
+                Ok(session.finish(from..to))
+            }
+            Sampling::Far => folded::read("profile", &prepared.finish_sampling()?),
+        }
+    }
 }

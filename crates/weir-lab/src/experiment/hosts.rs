@@ -94,6 +94,8 @@ pub struct Timeouts {
     pub health: Within,
     /// Time to answer what needs no work; a window may be late by as much.
     pub answer: Within,
+    /// Limit for what was sampled to be named and sent.
+    pub profile: Within,
     /// Limit for the SUT to be gone.
     pub teardown: Within,
 }
@@ -111,6 +113,8 @@ const APPLY: Duration = Duration::from_secs(240);
 /// Links that negotiate and bridges that learn take a few seconds.
 const HEALTH: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(10);
+/// Reading the debug information of a debug build, and 31,000 samples (256 MiB of records) by it.
+const PROFILE: Duration = Duration::from_secs(120);
 /// Taking a million routes back takes some seconds.
 const TEARDOWN: Duration = Duration::from_secs(60);
 
@@ -122,6 +126,7 @@ impl Default for Timeouts {
             apply: Within(APPLY),
             health: Within(HEALTH),
             answer: Within(ANSWER),
+            profile: Within(PROFILE),
             teardown: Within(TEARDOWN),
         }
     }

@@ -22,11 +22,13 @@ use crate::model::{LabError, Scope};
 /// Samples a second and CPU: about one a 500 µs, and a prime, so that nothing periodic keeps step with it.
 pub const FREQUENCY_HZ: u32 = 1999;
 
-/// What a scope means to the sampler. Own threads are those the calling thread starts from now on.
-pub fn target(scope: &Scope) -> Target {
+/// What a scope means to the sampler. Own threads are those the calling thread starts from now on. A far host is not
+/// sampled from here.
+pub fn target(scope: &Scope) -> Option<Target> {
     match scope {
-        Scope::OwnThreads => Target::Threads(vec![own_thread()]),
-        Scope::Cpus(cpus) => Target::Cpus(cpus.clone()),
+        Scope::OwnThreads => Some(Target::Threads(vec![own_thread()])),
+        Scope::Cpus(cpus) => Some(Target::Cpus(cpus.clone())),
+        Scope::FarHost => None,
     }
 }
 

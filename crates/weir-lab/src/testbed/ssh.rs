@@ -20,6 +20,7 @@ mod deployed;
 mod fleet;
 mod relay;
 mod remedy;
+mod sampling;
 mod upload;
 
 use std::cell::RefCell;
@@ -34,6 +35,7 @@ use crate::sut::{derper, peer};
 use deployed::Deployed;
 use fleet::Fleet;
 use relay::RelayDeployed;
+use upload::Upload;
 
 /// The hosts of one experiment.
 pub struct SshTestbed {
@@ -49,7 +51,9 @@ impl SshTestbed {
         let measures = |sut: Sut| experiment.suts().filter(on_hosts).any(|c| c.sut() == sut);
         let derper = measures(Sut::Derper).then(derper::program).flatten();
         let peers = derper.map(|path| ("derper", path)).into_iter().collect();
-        let fleet = Fleet::new(experiment.hosts.clone()?, measures(Sut::Weir), peers);
+        let how = if experiment.profile > 0 { Upload::Whole } else { Upload::Loaded };
+        let weir = measures(Sut::Weir).then_some(how);
+        let fleet = Fleet::new(experiment.hosts.clone()?, weir, peers);
         let fleet = Rc::new(RefCell::new(fleet));
         Some(SshTestbed { fleet, commands: experiment.commands.clone() })
     }

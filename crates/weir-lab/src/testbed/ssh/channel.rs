@@ -38,7 +38,7 @@ const SAID_LINES: usize = 40;
 
 pub struct Channel {
     /// `receiver (root@host)`, for errors.
-    who: String,
+    pub who: String,
     client: Child,
     /// Gone: the input ends.
     write: Option<Sender<Out>>,

@@ -9,12 +9,13 @@ use weir_core::time::Nanos;
 
 use super::clocks::Offset;
 use super::fleet::Fleet;
+use super::sampling;
 use crate::agent::protocol::{
     Applied, Arrived, Counted, DeviceEnvironment, Interface, Request, Sent, Stream, Window,
 };
 use crate::experiment::hosts::{Commands, Role, Timeouts};
 use crate::generator;
-use crate::model::{Configuration, LabError, Prepared, Sample, Trial};
+use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus;
 use crate::netns::drive::{self, Driven, Wired};
@@ -39,6 +40,8 @@ pub struct Deployed {
     fallbacks: Vec<String>,
     /// Number of the last window; the packets carry it.
     run: u8,
+    /// When the last trial's window was, by the generator's clock.
+    window: Option<(Nanos, Nanos)>,
 }
 
 impl Deployed {
@@ -50,8 +53,9 @@ impl Deployed {
         let limits = fleet.borrow().limits();
         let flows = configuration.workload.flows;
         // From here on whatever fails is reset.
+        let (notes, fallbacks) = (Vec::new(), Vec::new());
         let mut deployed =
-            Deployed { fleet, limits, flows, clocks: None, notes: Vec::new(), fallbacks: Vec::new(), run: 0 };
+            Deployed { fleet, limits, flows, clocks: None, notes, fallbacks, run: 0, window: None };
         deployed.connect()?;
         deployed.set_up(configuration, commands)?;
         deployed.check_health()?;
@@ -224,7 +228,7 @@ impl Prepared for Deployed {
     fn run(&mut self, trial: &Trial) -> Result<Sample, LabError> {
         let (mut sample, [before, after]) = drive::measure(self, trial)?;
         // By the generator's clock, which need not be the lab's.
-        sample.window_ns = None;
+        self.window = sample.window_ns.take();
         if self.clocks.is_some() {
             sample.latency_ns.clear();
         }
@@ -235,6 +239,19 @@ impl Prepared for Deployed {
         sample.notes.splice(0..0, self.notes.iter().cloned());
         sample.fallbacks = Some(self.fallbacks.clone());
         Ok(sample)
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope::FarHost)
+    }
+
+    fn start_sampling(&mut self, frequency_hz: u32, expected: Duration) -> Result<(), LabError> {
+        sampling::start(&mut self.fleet.borrow_mut(), &self.limits, frequency_hz, expected)
+    }
+
+    fn finish_sampling(&mut self) -> Result<String, LabError> {
+        let window = self.window.ok_or_else(|| LabError::new("profile: no window was measured".into()))?;
+        sampling::finish(&mut self.fleet.borrow_mut(), &self.limits, window)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::channel::Channel;
-use super::upload::Program;
+use super::upload::{Program, Upload};
 use crate::agent::lease::LeaseHolder;
 use crate::agent::protocol::Request;
 use crate::experiment::hosts::{Host, Hosts, Role, Timeouts};
@@ -16,8 +16,8 @@ use crate::sut::weir;
 
 pub struct Fleet {
     hosts: Hosts,
-    /// weir goes along to the device under test.
-    with_weir: bool,
+    /// How weir goes along to the device under test, if it does.
+    weir: Option<Upload>,
     /// Programs of others that go along to it, where this machine has them.
     peers: Vec<(&'static str, PathBuf)>,
     /// Channels in the order of [`Role::ALL`].
@@ -33,11 +33,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn new(hosts: Hosts, with_weir: bool, peers: Vec<(&'static str, PathBuf)>) -> Fleet {
+    pub fn new(hosts: Hosts, weir: Option<Upload>, peers: Vec<(&'static str, PathBuf)>) -> Fleet {
         let random = line("/proc/sys/kernel/random/uuid");
         Fleet {
             hosts,
-            with_weir,
+            weir,
             peers,
             channels: [None, None, None],
             programs: None,
@@ -117,12 +117,12 @@ impl Fleet {
         }
         // The kernel's name for what runs now, also after it was built anew; in another process' words.
         let own = format!("/proc/{}/exe", std::process::id());
-        let mut programs = vec![Program::new("weir-lab", Path::new(&own))?];
-        if let Some(weir) = weir::program().filter(|_| self.with_weir) {
-            programs.push(Program::new("weir", &weir)?);
+        let mut programs = vec![Program::new("weir-lab", Path::new(&own), Upload::Loaded)?];
+        if let Some((how, weir)) = self.weir.zip(weir::program()) {
+            programs.push(Program::new("weir", &weir, how)?);
         }
         for (name, path) in &self.peers {
-            programs.push(Program::new(name, path)?);
+            programs.push(Program::new(name, path, Upload::Loaded)?);
         }
         Ok(self.programs.insert(programs).clone())
     }

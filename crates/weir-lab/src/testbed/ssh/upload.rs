@@ -31,10 +31,21 @@ pub struct Program {
     pub sha256: String,
 }
 
+/// How much of a program's file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upload {
+    /// What a loader reads: enough to run it.
+    Loaded,
+    /// Symbols and debug information too: a profile names its functions by them.
+    Whole,
+}
+
 impl Program {
-    pub fn new(name: &'static str, path: &Path) -> Result<Program, LabError> {
+    pub fn new(name: &'static str, path: &Path, how: Upload) -> Result<Program, LabError> {
         let mut bytes = fs::read(path).map_err(|e| LabError::new(format!("{}: {e}", path.display())))?;
-        bytes.truncate(loaded(&bytes).unwrap_or(bytes.len()));
+        if how == Upload::Loaded {
+            bytes.truncate(loaded(&bytes).unwrap_or(bytes.len()));
+        }
         let sha256 = sha256(&bytes)?;
         Ok(Program { name, bytes: Arc::new(bytes), sha256 })
     }

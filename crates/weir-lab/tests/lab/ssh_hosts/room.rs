@@ -30,6 +30,9 @@ pub const GENERATOR: usize = 0;
 pub const DEVICE: usize = 1;
 pub const RECEIVER: usize = 2;
 
+/// Runs a program whose clock is 1000 s ahead.
+pub const AHEAD: [&str; 6] = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"];
+
 pub struct Room {
     sshd: [Option<Child>; 3],
     pub hosts: [Namespace; 3],
@@ -150,6 +153,12 @@ impl Room {
         assert!(made.expect("ssh-keygen starts").success());
     }
 
+    /// The machine with its sshd started anew under a program that runs another.
+    pub fn restart_under(&mut self, host: usize, under: &[&str]) {
+        self.kill_sshd(host);
+        self.start_sshd_under(host, under);
+    }
+
     /// A receiver whose clock is 1000 s ahead of everybody's, with a network card of two queues.
     pub fn replace_receiver(&mut self) {
         self.kill_sshd(RECEIVER);
@@ -167,8 +176,7 @@ impl Room {
 
     /// A host whose clock is 1000 s ahead of everybody's, as if it were another machine; its sshd is down.
     pub fn start_sshd_ahead(&mut self, host: usize) {
-        let ahead = ["unshare", "--time", "--monotonic", "1000", "--fork", "--kill-child"];
-        self.start_sshd_under(host, &ahead);
+        self.start_sshd_under(host, &AHEAD);
     }
 
     pub fn start_sshd(&mut self, host: usize) {
