@@ -11,6 +11,7 @@
 //! on the host ([`lease`]), and interfaces that carry the connection itself.
 
 pub mod device;
+mod enforcement;
 pub mod lease;
 pub mod protocol;
 mod traffic;

@@ -66,7 +66,8 @@ pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),
-        Sut::KernelXfrm => Some("kernel-xfrm: is in namespaces only: use topology = \"netns\"".into()),
+        // whether its kernel has XFRM, the host itself says
+        Sut::KernelXfrm => kernel_xfrm::refused(configuration),
         _ => missing(configuration),
     }
 }

@@ -281,13 +281,14 @@ fn connecting(w: &Keys, keeps: bool) -> Result<(), Invalid> {
     }
 }
 
-/// The IPsec of weir in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
+/// The IPsec of weir in memory, of VPP, and of what forwards in namespaces and on hosts; and `build`, which only the first has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     let in_memory = w.topology == Topology::Memory;
     let of_weir = in_memory && w.sut == Sut::Weir;
     let of_vpp =
         w.sut == Sut::Vpp && (in_memory || matches!(w.topology, Topology::Netns | Topology::Gateways));
-    let of_policies = w.topology == Topology::Netns && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
+    let of_policies =
+        matches!(w.topology, Topology::Netns | Topology::Ssh) && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
     if w.ipsec.is_some() && !of_weir && !of_vpp && !of_policies {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
     }

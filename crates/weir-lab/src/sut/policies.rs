@@ -1,4 +1,4 @@
-//! The SPD of a SUT in namespaces: policies of the port packets leave by, which let them pass as cleartext.
+//! The SPD of a SUT in namespaces and on hosts: policies of the port packets leave by, which let them pass as cleartext.
 //!
 //! ```text
 //! ipsec = { mode = "policy", direction = "out",    action = "bypass", match = N, policies = M }   the Nth matches all

@@ -33,5 +33,6 @@ mod searches;
 mod slices;
 mod spd_report;
 mod ssh_hosts;
+mod ssh_ipsec;
 mod verify_trees;
 mod walkthroughs;
