@@ -16,7 +16,9 @@ use std::io;
 use hdrhistogram::Histogram;
 use weir_core::time::Nanos;
 
+use crate::model::{Configuration, Family};
 use crate::workload::Mark;
+use crate::workload::sa::{SAS_MAX, Sealed};
 
 /// Numbers a flow remembers at least: one machine word.
 pub const WINDOW: u32 = 64;
@@ -24,6 +26,33 @@ pub const WINDOW: u32 = 64;
 const MEMORY: u32 = 1 << 17;
 /// Longest latency told apart, 10 s; what takes longer counts as this.
 const LATENCY_MAX_NS: u64 = 10_000_000_000;
+
+/// What test packets look like where they arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Plain packets of so many flows, each with its mark.
+    Marked { family: Family, flows: u32 },
+    /// ESP: an SA stands for a flow, its sequence number for the packet's. No run and no time can be read: what comes later than
+    /// the silence that ends a run counts in the next. After 2³¹ packets of one SA all of its packets count as reordered.
+    Sealed(Sealed),
+}
+
+impl Form {
+    pub fn of(c: &Configuration) -> Form {
+        match c.ipsec().filter(|p| p.seals()) {
+            Some(p) => Form::Sealed(Sealed::of(&p)),
+            None => Form::Marked { family: c.workload.family, flows: c.workload.flows },
+        }
+    }
+
+    /// How many flows a tally tells apart.
+    pub fn flows(self) -> u32 {
+        match self {
+            Form::Marked { flows, .. } => flows,
+            Form::Sealed(_) => SAS_MAX,
+        }
+    }
+}
 
 /// Takes arrived packets off the wire.
 pub trait Collector: Send {
@@ -100,6 +129,17 @@ impl Tally {
         match Mark::read(frame) {
             Some(mark) if mark.run == self.run && (mark.flow as usize) < self.next.len() => {
                 self.mark(mark, now)
+            }
+            _ => self.foreign += 1,
+        }
+    }
+
+    /// Counts one sealed frame taken from the wire at `now`.
+    #[inline]
+    pub fn sealed(&mut self, sealed: Sealed, frame: &[u8], now: Nanos) {
+        match sealed.read(frame) {
+            Some((flow, sequence)) if (flow as usize) < self.next.len() => {
+                self.mark(Mark { run: self.run, flow, sequence, sent_ns: now }, now)
             }
             _ => self.foreign += 1,
         }

@@ -39,8 +39,7 @@ const MISSING_WEIR: &str =
 pub fn missing(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
         Sut::Kernel | Sut::XdpFib | Sut::Baseline => None,
-        Sut::Weir => policies::refused(configuration)
-            .or_else(|| weir::program().is_none().then(|| MISSING_WEIR.into())),
+        Sut::Weir => policies::refused(configuration).or_else(weir_lacks),
         Sut::KernelXfrm => kernel_xfrm::missing(configuration),
         Sut::Command => None,
         Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some(format!(
@@ -59,6 +58,10 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
     }
 }
 
+fn weir_lacks() -> Option<String> {
+    weir::program().is_none().then(|| MISSING_WEIR.into())
+}
+
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
@@ -66,6 +69,7 @@ pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),
+        Sut::Weir if weir::esp::of(configuration).is_some() => weir_lacks(),
         // whether its kernel has XFRM, the host itself says
         Sut::KernelXfrm => kernel_xfrm::refused(configuration),
         _ => missing(configuration),

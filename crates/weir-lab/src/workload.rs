@@ -15,6 +15,7 @@
 pub mod address;
 pub mod frame;
 pub mod mark;
+pub mod sa;
 
 use crate::model::configuration::FLOWS_MAX;
 use crate::model::{Family, FrameSize, LabError, Workload};

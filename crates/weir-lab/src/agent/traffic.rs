@@ -21,7 +21,7 @@ use crate::netns::namespace::Namespace;
 use crate::netns::open::{open_collector, open_transmitter};
 use crate::netns::veth::Port;
 use crate::receiver::packet::PacketCollector;
-use crate::receiver::{Collector, Tally};
+use crate::receiver::{Collector, Form, Tally};
 use crate::workload::{Link, Traffic};
 
 pub struct Source {
@@ -80,7 +80,7 @@ pub struct Destination {
     /// The collector; the thread has it while it collects.
     collector: Option<Box<dyn Collector>>,
     collecting: Option<Collecting>,
-    flows: u32,
+    form: Form,
     cpu: u32,
     home: (Namespace, Port),
     notes: Vec<String>,
@@ -100,8 +100,7 @@ impl Destination {
         let (configuration, name) = (&stream.configuration, &stream.interface.name);
         await_carrier(name)?;
         let cpu = Cpus::choose(&configuration.placement)?.receiver;
-        let link = Link { source: stream.interface.mac, destination: stream.interface.mac };
-        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        let form = Form::of(configuration);
         let home = (Namespace::here("receiver")?, port(stream));
         let mut notes = Vec::new();
         let queues = counters::receive_queues(name);
@@ -112,13 +111,17 @@ impl Destination {
             ));
             let socket = PacketSocket::receiver(name)
                 .map_err(|e| LabError::new(format!("receiver: no packet socket on {name}: {e}")))?;
-            Box::new(PacketCollector::new(socket))
+            Box::new(PacketCollector::new(socket, form))
         } else {
-            open_collector(&home, &traffic, &mut notes)?
+            open_collector(&home, form, &mut notes)?
         };
         notes.push(format!("receiver: {} on cpu {cpu}", collector.name()));
-        let flows = traffic.flows();
-        Ok(Destination { collector: Some(collector), collecting: None, flows, cpu, home, notes })
+        if matches!(form, Form::Sealed(_)) {
+            notes.push(
+                "receiver: counts ESP by SPI and sequence number; sealed packets tell no time, so no latency is reported".into(),
+            );
+        }
+        Ok(Destination { collector: Some(collector), collecting: None, form, cpu, home, notes })
     }
 
     pub fn notes(&self) -> &[String] {
@@ -130,7 +133,7 @@ impl Destination {
         self.stop_collecting();
         let mut collector = self.collector.take().ok_or_else(lost)?;
         let fresh = collector.start(run).and_then(|()| collector.lost());
-        let tally = Tally::new(run, self.flows);
+        let tally = Tally::new(run, self.form.flows());
         let sending = Arc::new(AtomicBool::new(true));
         if let Err(e) = fresh {
             self.collector = Some(collector);

@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::esp;
 use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, RelayScenario};
@@ -300,8 +301,22 @@ fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     }
     if let Some(protection) = &w.ipsec {
         check_spd(protection, of_policies || w.sut == Sut::Vpp)?;
+        if w.topology == Topology::Ssh {
+            on_hosts(protection, w)?;
+        }
     }
     Ok(w.ipsec)
+}
+
+/// What the device under test of the topology `ssh` cannot do.
+fn on_hosts(p: &Protection, w: &Keys) -> Result<(), IpsecError> {
+    let plain = p.bypasses() && p.direction != Direction::In;
+    match w.sut {
+        Sut::KernelXfrm if !plain => Err(IpsecError::KernelSeals),
+        // what of policies cannot be shown is skipped by name, as in namespaces
+        _ if plain => Ok(()),
+        _ => esp::check(p, &w.workload),
+    }
 }
 
 /// What policies, match, rules, action and churn mean together.

@@ -32,7 +32,7 @@ pub fn refused(c: &Configuration) -> Option<String> {
 
 /// The index of the policy that all packets match.
 pub fn matching(p: &Protection) -> Option<u32> {
-    (p.direction == Direction::Out).then(|| p.spd.matching.unwrap_or(p.policies))
+    (p.direction != Direction::Beside).then(|| p.spd.matching.unwrap_or(p.policies))
 }
 
 /// Whether the policies that match nothing are of ports.

@@ -77,3 +77,36 @@ fn a_kernel_that_has_policies_of_its_own_is_refused_and_keeps_them() {
     assert!(error.contains("got 1 XFRM policies that are there already, expected none"), "{error}");
     room.assert_as_before(&before);
 }
+
+#[test]
+fn what_weir_seals_is_counted_by_sequence_number_and_adds_up() {
+    let Some(room) = Room::open("what_weir_seals_is_counted_by_sequence_number_and_adds_up") else { return };
+    let out = |more: &str| format!("direction = \"out\", {more}");
+    let route = out("mode = \"route\", cipher = \"aes-gcm-128\", esn = true");
+    let long = out("mode = \"route\", cipher = \"chacha20-poly1305\", outer = \"inet6\"");
+    let backend = out("mode = \"route\", cipher = \"aes-gcm-256\", backend = \"aws-lc\", shared_sa = true");
+    let policy =
+        out("mode = \"policy\", cipher = \"aes-cbc-256+hmac-sha2-512-256\", policies = 30, match = 20");
+    let linear = out("mode = \"policy\", cipher = \"null+hmac-sha1-96\", policies = 30, lookup = \"linear\"");
+    let cache =
+        out("mode = \"policy\", cipher = \"null\", lookup = \"cache\", buckets = 4096, outer = \"inet\"");
+    let list = [
+        ("route", "weir", route.as_str(), ""),
+        ("long", "weir", long.as_str(), "frame = 1400"),
+        ("backend", "weir", backend.as_str(), "rate = \"flat-out\""),
+        ("policy", "weir", policy.as_str(), ""),
+        ("linear", "weir", linear.as_str(), "family = \"inet6\""),
+        ("cache", "weir", cache.as_str(), "family = \"inet6\""),
+    ];
+    for (sample, (name, ..)) in measured(&room, &list).iter().zip(list) {
+        assert_adds_up(sample);
+        assert_eq!(sample["latency_ns"], serde_json::json!({}), "{name}: {sample:#}");
+        let notes = sample["notes"].to_string();
+        let one = if name == "backend" { "seals by one SA" } else { "weir: seals by " };
+        for said in ["native XDP program", "counts ESP by SPI and sequence number", one] {
+            assert!(notes.contains(said), "{name}: {said}: {notes}");
+        }
+        let asked = ["policy", "linear", "cache"].contains(&name);
+        assert_eq!(notes.contains("the SPD of the port packets leave by"), asked, "{name}: {notes}");
+    }
+}
