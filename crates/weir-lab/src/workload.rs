@@ -13,6 +13,7 @@
 //! ```
 
 pub mod address;
+pub mod esp;
 pub mod frame;
 pub mod mark;
 pub mod sa;

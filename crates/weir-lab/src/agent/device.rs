@@ -12,9 +12,9 @@ use weir_io::channels::Queues;
 use weir_io::cpu;
 use weir_io::offload::{self, Offload};
 
-use super::await_carrier;
 use super::enforcement::EnforcementPoints;
 use super::protocol::DeviceEnvironment;
+use super::{await_carrier, check_mtu};
 use crate::model::{LabError, Sut};
 use crate::netns::counters::{self, Counters};
 use crate::netns::namespace::Namespace;
@@ -52,6 +52,8 @@ impl Device {
         let configuration = &environment.configuration;
         let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac, queues: 1 };
         let (input, output) = (port(&environment.input), port(&environment.output));
+        check_mtu(&input.name, configuration)?;
+        check_mtu(&output.name, configuration)?;
         let points = EnforcementPoints::of(&[&input, &output])?;
         let offloads = Offloads::of(&[&input, &output]);
         let here = Namespace::here("device-under-test")?;

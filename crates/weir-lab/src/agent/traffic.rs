@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use weir_io::cipher;
 use weir_io::packet_socket::PacketSocket;
 
-use super::await_carrier;
 use super::protocol::{Arrived, Sent, Stream, Window};
+use super::{await_carrier, check_mtu};
+use crate::generator::sealed::SealedTransmitter;
 use crate::generator::{TrafficSpec, Transmitter};
-use crate::model::LabError;
+use crate::model::{LabError, Protection};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::Cpus;
 use crate::netns::drive::{self, Course, Receiver};
@@ -22,6 +24,8 @@ use crate::netns::open::{open_collector, open_transmitter};
 use crate::netns::veth::Port;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::{Collector, Form, Tally};
+use crate::workload::esp::Encapsulation;
+use crate::workload::sa::SaPlan;
 use crate::workload::{Link, Traffic};
 
 pub struct Source {
@@ -36,12 +40,16 @@ impl Source {
     pub fn open(stream: &Stream) -> Result<Source, LabError> {
         let (configuration, interface) = (&stream.configuration, &stream.interface);
         await_carrier(&interface.name)?;
+        check_mtu(&interface.name, configuration)?;
         let cpus = Cpus::choose(&configuration.placement)?;
         let link = Link { source: interface.mac, destination: stream.destination };
         let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
         let mut notes = traffic.notes().to_vec();
         let home = (Namespace::here("generator")?, port(stream));
-        let transmitter = open_transmitter(&home, &traffic, &mut notes)?;
+        let transmitter = match configuration.ipsec().filter(|p| p.opens()) {
+            Some(p) => open_sealed(&p, &traffic, (&interface.name, link), &mut notes)?,
+            None => open_transmitter(&home, &traffic, &mut notes)?,
+        };
         notes.push(format!("generator: {} on cpu {}", transmitter.name(), cpus.generator));
         Ok(Source { transmitter, flows: traffic.flows(), cpus, home, notes })
     }
@@ -76,6 +84,26 @@ impl Source {
     }
 }
 
+/// A generator that seals what it sends.
+fn open_sealed(
+    p: &Protection,
+    traffic: &Traffic,
+    (name, link): (&str, Link),
+    notes: &mut Vec<String>,
+) -> Result<Box<dyn Transmitter>, LabError> {
+    let plan = SaPlan::new(p, 0);
+    let cipher = plan.cipher(cipher::best().as_ref())?;
+    let socket = PacketSocket::sender(name)
+        .map_err(|e| LabError::new(format!("generator: no packet socket on {name}: {e}")))?;
+    notes.push(format!(
+        "generator: seals every packet ({}, {}); latency begins before a batch is sealed",
+        plan.suite,
+        cipher.backend()
+    ));
+    let encapsulation = Encapsulation::new(&plan, link);
+    Ok(Box::new(SealedTransmitter::new(socket, traffic.clone(), encapsulation, cipher)))
+}
+
 pub struct Destination {
     /// The collector; the thread has it while it collects.
     collector: Option<Box<dyn Collector>>,
@@ -99,6 +127,7 @@ impl Destination {
     pub fn open(stream: &Stream) -> Result<Destination, LabError> {
         let (configuration, name) = (&stream.configuration, &stream.interface.name);
         await_carrier(name)?;
+        check_mtu(name, configuration)?;
         let cpu = Cpus::choose(&configuration.placement)?.receiver;
         let form = Form::of(configuration);
         let home = (Namespace::here("receiver")?, port(stream));

@@ -54,6 +54,11 @@ impl Protection {
         self.direction == Direction::Out && !self.bypasses()
     }
 
+    /// Whether packets come in sealed.
+    pub fn opens(&self) -> bool {
+        self.direction == Direction::In
+    }
+
     /// Whether plain packets ask an SPD of which no policy matches.
     pub fn matches_nothing(&self) -> bool {
         self.direction == Direction::Beside && self.bypasses()
