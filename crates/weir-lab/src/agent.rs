@@ -12,6 +12,7 @@
 
 mod clients;
 pub mod device;
+mod enforcement;
 pub mod lease;
 pub mod protocol;
 mod relay;
@@ -28,10 +29,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, to_value};
-use weir_io::{clock, netlink, process};
+use weir_io::{clock, interface, netlink, process};
 
 use crate::machine::{Machine, line};
-use crate::model::LabError;
+use crate::model::ipsec::HOSTS_MTU;
+use crate::model::{Configuration, LabError};
 use crate::netns::namespace::Namespace;
 use clients::Clients;
 use device::Device;
@@ -349,6 +351,21 @@ fn await_carrier(name: &str) -> Result<(), LabError> {
             )));
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Whether an interface carries the frames of a configuration once they are sealed.
+fn check_mtu(name: &str, configuration: &Configuration) -> Result<(), LabError> {
+    if !configuration.ipsec().is_some_and(|p| p.seals() || p.opens()) {
+        return Ok(());
+    }
+    let mtu = interface::Interface::open(name).and_then(|interface| interface.mtu());
+    match mtu.map_err(|e| LabError::new(format!("{name}: its MTU cannot be read: {e}")))? {
+        mtu if mtu as usize >= HOSTS_MTU => Ok(()),
+        mtu => Err(LabError::new(format!(
+            "{name}: got an MTU of {mtu}, expected {HOSTS_MTU} at least, since sealed packets are not to be cut: \
+             `ip link set {name} mtu {HOSTS_MTU}`"
+        ))),
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod derp;
 pub mod packet;
+pub mod sealed;
 pub mod xdp;
 
 use std::io;

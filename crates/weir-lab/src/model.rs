@@ -5,6 +5,7 @@
 //! ```
 
 pub mod configuration;
+pub mod esp;
 pub mod firewall;
 pub mod invalid;
 pub mod ipsec;

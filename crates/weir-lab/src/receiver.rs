@@ -16,7 +16,9 @@ use std::io;
 use hdrhistogram::Histogram;
 use weir_core::time::Nanos;
 
+use crate::model::{Configuration, Family};
 use crate::workload::Mark;
+use crate::workload::sa::{SAS_MAX, Sealed};
 
 /// Numbers a flow remembers at least: one machine word.
 pub const WINDOW: u32 = 64;
@@ -24,6 +26,33 @@ pub const WINDOW: u32 = 64;
 const MEMORY: u32 = 1 << 17;
 /// Longest latency told apart, 10 s; what takes longer counts as this.
 const LATENCY_MAX_NS: u64 = 10_000_000_000;
+
+/// What test packets look like where they arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Plain packets of so many flows, each with its mark.
+    Marked { family: Family, flows: u32 },
+    /// ESP: an SA stands for a flow, its sequence number for the packet's. No run and no time can be read: what comes later than
+    /// the silence that ends a run counts in the next. After 2³¹ packets of one SA all of its packets count as reordered.
+    Sealed(Sealed),
+}
+
+impl Form {
+    pub fn of(c: &Configuration) -> Form {
+        match c.ipsec().filter(|p| p.seals()) {
+            Some(p) => Form::Sealed(Sealed::of(&p)),
+            None => Form::Marked { family: c.workload.family, flows: c.workload.flows },
+        }
+    }
+
+    /// How many flows a tally tells apart.
+    pub fn flows(self) -> u32 {
+        match self {
+            Form::Marked { flows, .. } => flows,
+            Form::Sealed(_) => SAS_MAX,
+        }
+    }
+}
 
 /// Takes arrived packets off the wire.
 pub trait Collector: Send {
@@ -100,6 +129,17 @@ impl Tally {
         match Mark::read(frame) {
             Some(mark) if mark.run == self.run && (mark.flow as usize) < self.next.len() => {
                 self.mark(mark, now)
+            }
+            _ => self.foreign += 1,
+        }
+    }
+
+    /// Counts one sealed frame taken from the wire at `now`.
+    #[inline]
+    pub fn sealed(&mut self, sealed: Sealed, frame: &[u8], now: Nanos) {
+        match sealed.read(frame) {
+            Some((flow, sequence)) if (flow as usize) < self.next.len() => {
+                self.mark(Mark { run: self.run, flow, sequence, sent_ns: now }, now)
             }
             _ => self.foreign += 1,
         }
@@ -229,6 +269,25 @@ mod tests {
         }
         assert_eq!(verdict(&t), (5, 1, 2));
         assert_eq!(t.beyond_memory, 1);
+    }
+
+    #[test]
+    fn sealed_packets_are_judged_by_their_sequence_numbers() {
+        let sealed = Sealed { outer: Family::Inet, destination: [2, 1] };
+        let frame = |spi: u32, sequence: u32| {
+            let mut frame = vec![0; 60];
+            (frame[12], frame[23]) = (8, 50);
+            frame[32..34].copy_from_slice(&sealed.destination);
+            frame[34..38].copy_from_slice(&spi.to_be_bytes());
+            frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+            frame
+        };
+        let mut t = Tally::new(RUN, Form::Sealed(sealed).flows());
+        // the first number of a run is any
+        for (spi, sequence) in [(0, 500), (0, 501), (1, 9), (0, 503), (0, 502), (0, 501), (SAS_MAX, 1)] {
+            t.sealed(sealed, &frame(crate::workload::sa::FIRST_SPI + spi, sequence), 1);
+        }
+        assert_eq!((verdict(&t), t.foreign), ((5, 1, 1), 1));
     }
 
     #[test]

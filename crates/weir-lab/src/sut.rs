@@ -40,8 +40,7 @@ pub const MISSING_WEIR: &str =
 pub fn missing(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
         Sut::Kernel | Sut::XdpFib | Sut::Baseline => None,
-        Sut::Weir => policies::refused(configuration)
-            .or_else(|| weir::program().is_none().then(|| MISSING_WEIR.into())),
+        Sut::Weir => policies::refused(configuration).or_else(weir_lacks),
         Sut::KernelXfrm => kernel_xfrm::missing(configuration),
         Sut::Command => None,
         Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some(format!(
@@ -61,6 +60,10 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
     }
 }
 
+fn weir_lacks() -> Option<String> {
+    weir::program().is_none().then(|| MISSING_WEIR.into())
+}
+
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
@@ -68,7 +71,9 @@ pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),
-        Sut::KernelXfrm => Some("kernel-xfrm: is in namespaces only: use topology = \"netns\"".into()),
+        Sut::Weir if weir::esp::of(configuration).is_some() => weir_lacks(),
+        // whether its kernel has XFRM, the host itself says
+        Sut::KernelXfrm => kernel_xfrm::refused(configuration),
         _ => missing(configuration),
     }
 }

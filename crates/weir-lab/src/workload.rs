@@ -13,8 +13,10 @@
 //! ```
 
 pub mod address;
+pub mod esp;
 pub mod frame;
 pub mod mark;
+pub mod sa;
 
 use crate::model::configuration::FLOWS_MAX;
 use crate::model::{Family, FrameSize, LabError, Workload};

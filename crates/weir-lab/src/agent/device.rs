@@ -12,14 +12,16 @@ use weir_io::channels::Queues;
 use weir_io::cpu;
 use weir_io::offload::{self, Offload};
 
-use super::await_carrier;
+use super::enforcement::EnforcementPoints;
 use super::protocol::DeviceEnvironment;
+use super::{await_carrier, check_mtu};
 use crate::model::{LabError, Sut};
 use crate::netns::counters::{self, Counters};
 use crate::netns::namespace::Namespace;
 use crate::netns::veth::Port;
 use crate::sut::command::CommandSut;
 use crate::sut::kernel::Kernel;
+use crate::sut::kernel_xfrm::KernelXfrm;
 use crate::sut::weir::Weir;
 use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running};
@@ -27,6 +29,7 @@ use crate::sut::{Environment, Running};
 pub struct Device {
     // Dropped first: a SUT ends before its surroundings are changed back.
     sut: Under,
+    _points: EnforcementPoints,
     _offloads: Offloads,
     /// Their number as it was found is back when dropped.
     _queues: Vec<Queues>,
@@ -49,6 +52,9 @@ impl Device {
         let configuration = &environment.configuration;
         let port = |i: &super::Interface| Port { name: i.name.clone(), mac: i.mac, queues: 1 };
         let (input, output) = (port(&environment.input), port(&environment.output));
+        check_mtu(&input.name, configuration)?;
+        check_mtu(&output.name, configuration)?;
+        let points = EnforcementPoints::of(&[&input, &output])?;
         let offloads = Offloads::of(&[&input, &output]);
         let here = Namespace::here("device-under-test")?;
         let cpus = cpus(&configuration.placement.cpus)?;
@@ -66,6 +72,7 @@ impl Device {
         };
         let sut = match configuration.sut() {
             Sut::Kernel => Under::Built(Box::new(Kernel::start(&place)?)),
+            Sut::KernelXfrm => Under::Built(Box::new(KernelXfrm::start(&place)?)),
             Sut::XdpFib => Under::Built(Box::new(XdpFib::start(&place)?)),
             Sut::Weir => Under::Built(Box::new(Weir::start(&place)?)),
             // Inside the agent's own folder, which goes with it.
@@ -74,7 +81,8 @@ impl Device {
             }
             other => return Err(LabError::new(format!("{other:?}: not a SUT of the ssh topology"))),
         };
-        Ok(Device { sut, _offloads: offloads, _queues: queues, input, output, cpus, queues: wanted, here })
+        let (_points, _offloads, _queues) = (points, offloads, queues);
+        Ok(Device { sut, _points, _offloads, _queues, input, output, cpus, queues: wanted, here })
     }
 
     pub fn fallbacks(&self) -> Vec<String> {

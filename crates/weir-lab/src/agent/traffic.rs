@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use weir_io::cipher;
 use weir_io::packet_socket::PacketSocket;
 
-use super::await_carrier;
 use super::protocol::{Arrived, Sent, Stream, Window};
+use super::{await_carrier, check_mtu};
+use crate::generator::sealed::SealedTransmitter;
 use crate::generator::{TrafficSpec, Transmitter};
-use crate::model::LabError;
+use crate::model::{LabError, Protection};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::Cpus;
 use crate::netns::drive::{self, Course, Receiver};
@@ -21,7 +23,9 @@ use crate::netns::namespace::Namespace;
 use crate::netns::open::{open_collector, open_transmitter};
 use crate::netns::veth::Port;
 use crate::receiver::packet::PacketCollector;
-use crate::receiver::{Collector, Tally};
+use crate::receiver::{Collector, Form, Tally};
+use crate::workload::esp::Encapsulation;
+use crate::workload::sa::SaPlan;
 use crate::workload::{Link, Traffic};
 
 pub struct Source {
@@ -36,12 +40,16 @@ impl Source {
     pub fn open(stream: &Stream) -> Result<Source, LabError> {
         let (configuration, interface) = (&stream.configuration, &stream.interface);
         await_carrier(&interface.name)?;
+        check_mtu(&interface.name, configuration)?;
         let cpus = Cpus::choose(&configuration.placement)?;
         let link = Link { source: interface.mac, destination: stream.destination };
         let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
         let mut notes = traffic.notes().to_vec();
         let home = (Namespace::here("generator")?, port(stream));
-        let transmitter = open_transmitter(&home, &traffic, &mut notes)?;
+        let transmitter = match configuration.ipsec().filter(|p| p.opens()) {
+            Some(p) => open_sealed(&p, &traffic, (&interface.name, link), &mut notes)?,
+            None => open_transmitter(&home, &traffic, &mut notes)?,
+        };
         notes.push(format!("generator: {} on cpu {}", transmitter.name(), cpus.generator));
         Ok(Source { transmitter, flows: traffic.flows(), cpus, home, notes })
     }
@@ -76,11 +84,31 @@ impl Source {
     }
 }
 
+/// A generator that seals what it sends.
+fn open_sealed(
+    p: &Protection,
+    traffic: &Traffic,
+    (name, link): (&str, Link),
+    notes: &mut Vec<String>,
+) -> Result<Box<dyn Transmitter>, LabError> {
+    let plan = SaPlan::new(p, 0);
+    let cipher = plan.cipher(cipher::best().as_ref())?;
+    let socket = PacketSocket::sender(name)
+        .map_err(|e| LabError::new(format!("generator: no packet socket on {name}: {e}")))?;
+    notes.push(format!(
+        "generator: seals every packet ({}, {}); latency begins before a batch is sealed",
+        plan.suite,
+        cipher.backend()
+    ));
+    let encapsulation = Encapsulation::new(&plan, link);
+    Ok(Box::new(SealedTransmitter::new(socket, traffic.clone(), encapsulation, cipher)))
+}
+
 pub struct Destination {
     /// The collector; the thread has it while it collects.
     collector: Option<Box<dyn Collector>>,
     collecting: Option<Collecting>,
-    flows: u32,
+    form: Form,
     cpu: u32,
     home: (Namespace, Port),
     notes: Vec<String>,
@@ -99,9 +127,9 @@ impl Destination {
     pub fn open(stream: &Stream) -> Result<Destination, LabError> {
         let (configuration, name) = (&stream.configuration, &stream.interface.name);
         await_carrier(name)?;
+        check_mtu(name, configuration)?;
         let cpu = Cpus::choose(&configuration.placement)?.receiver;
-        let link = Link { source: stream.interface.mac, destination: stream.interface.mac };
-        let traffic = Traffic::new(&configuration.workload, configuration.routes, link)?;
+        let form = Form::of(configuration);
         let home = (Namespace::here("receiver")?, port(stream));
         let mut notes = Vec::new();
         let queues = counters::receive_queues(name);
@@ -112,13 +140,17 @@ impl Destination {
             ));
             let socket = PacketSocket::receiver(name)
                 .map_err(|e| LabError::new(format!("receiver: no packet socket on {name}: {e}")))?;
-            Box::new(PacketCollector::new(socket))
+            Box::new(PacketCollector::new(socket, form))
         } else {
-            open_collector(&home, &traffic, &mut notes)?
+            open_collector(&home, form, &mut notes)?
         };
         notes.push(format!("receiver: {} on cpu {cpu}", collector.name()));
-        let flows = traffic.flows();
-        Ok(Destination { collector: Some(collector), collecting: None, flows, cpu, home, notes })
+        if matches!(form, Form::Sealed(_)) {
+            notes.push(
+                "receiver: counts ESP by SPI and sequence number; sealed packets tell no time, so no latency is reported".into(),
+            );
+        }
+        Ok(Destination { collector: Some(collector), collecting: None, form, cpu, home, notes })
     }
 
     pub fn notes(&self) -> &[String] {
@@ -130,7 +162,7 @@ impl Destination {
         self.stop_collecting();
         let mut collector = self.collector.take().ok_or_else(lost)?;
         let fresh = collector.start(run).and_then(|()| collector.lost());
-        let tally = Tally::new(run, self.flows);
+        let tally = Tally::new(run, self.form.flows());
         let sending = Arc::new(AtomicBool::new(true));
         if let Err(e) = fresh {
             self.collector = Some(collector);

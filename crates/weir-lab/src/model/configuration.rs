@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::esp;
 use super::invalid::{Invalid, IpsecError, RelayError};
 use super::ipsec::{Direction, Protection};
 use super::relay::{IDLE_MAX, Load, RelayScenario};
@@ -285,13 +286,14 @@ fn connecting(w: &Keys, keeps: bool) -> Result<(), Invalid> {
     }
 }
 
-/// The IPsec of weir and ipsec-secgw in memory, of VPP, and of what forwards in namespaces; and `build`, which only the first has.
+/// The IPsec of weir and ipsec-secgw in memory, of VPP, and of what forwards in namespaces and on hosts; and `build`, which only weir in memory has.
 fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     let in_memory = w.topology == Topology::Memory;
     let of_weir = in_memory && w.sut == Sut::Weir;
     let of_vpp =
         w.sut == Sut::Vpp && (in_memory || matches!(w.topology, Topology::Netns | Topology::Gateways));
-    let of_policies = w.topology == Topology::Netns && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
+    let of_policies =
+        matches!(w.topology, Topology::Netns | Topology::Ssh) && matches!(w.sut, Sut::Weir | Sut::KernelXfrm);
     let of_secgw = in_memory && w.sut == Sut::DpdkIpsecSecgw;
     if w.ipsec.is_some() && !of_weir && !of_vpp && !of_secgw && !of_policies {
         return Err(IpsecError::Elsewhere { key: "ipsec" });
@@ -304,8 +306,22 @@ fn protection(w: &Keys) -> Result<Option<Protection>, IpsecError> {
     }
     if let Some(protection) = &w.ipsec {
         check_spd(protection, of_policies || w.sut == Sut::Vpp)?;
+        if w.topology == Topology::Ssh {
+            on_hosts(protection, w)?;
+        }
     }
     Ok(w.ipsec)
+}
+
+/// What the device under test of the topology `ssh` cannot do.
+fn on_hosts(p: &Protection, w: &Keys) -> Result<(), IpsecError> {
+    let plain = p.bypasses() && p.direction != Direction::In;
+    match w.sut {
+        Sut::KernelXfrm if !plain => Err(IpsecError::KernelSeals),
+        // what of policies cannot be shown is skipped by name, as in namespaces
+        _ if plain => Ok(()),
+        _ => esp::check(p, &w.workload),
+    }
 }
 
 /// What policies, match, rules, action and churn mean together.
@@ -345,7 +361,7 @@ fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
     };
     match w.topology {
         Topology::Relay => {}
-        Topology::Ssh => on_hosts(w, &relay)?,
+        Topology::Ssh => relay_on_hosts(w, &relay)?,
         _ => return Err(RelayError::Elsewhere),
     }
     if w.sut == Sut::Baseline && !relay.load.has_baseline() {
@@ -365,7 +381,7 @@ fn relaying(w: &Keys) -> Result<Option<RelayScenario>, RelayError> {
 }
 
 /// What a relay on hosts cannot be asked.
-fn on_hosts(w: &Keys, relay: &RelayScenario) -> Result<(), RelayError> {
+fn relay_on_hosts(w: &Keys, relay: &RelayScenario) -> Result<(), RelayError> {
     if w.placement.nic_modes.is_named() {
         return Err(RelayError::NicModes);
     }

@@ -15,6 +15,8 @@ use super::spd::{Action, Spd};
 pub const WINDOW: u16 = 64;
 /// Policies of an SPD: ten times the deepest published campaign.
 pub const POLICIES_MAX: u32 = 10_000;
+/// What interfaces of hosts carry, whatever they are.
+pub const HOSTS_MTU: usize = 1500;
 
 /// One SA in each worker, and what leads packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +47,16 @@ impl Protection {
     /// a policy lets them, plain ones because none matches.
     pub fn bypasses(&self) -> bool {
         self.mode == Mode::Policy && self.spd.action == Action::Bypass
+    }
+
+    /// Whether plain packets leave sealed.
+    pub fn seals(&self) -> bool {
+        self.direction == Direction::Out && !self.bypasses()
+    }
+
+    /// Whether packets come in sealed.
+    pub fn opens(&self) -> bool {
+        self.direction == Direction::In
     }
 
     /// Whether plain packets ask an SPD of which no policy matches.

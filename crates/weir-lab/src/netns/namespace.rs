@@ -231,14 +231,18 @@ impl Namespace {
 /// The line for `ip -batch` that takes back an `add` or a `replace`.
 fn inverse(line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
-    let object = words.next()?;
-    words.next().filter(|verb| ["add", "replace"].contains(verb))?;
+    let (mut object, mut verb) = (words.next()?.to_string(), words.next()?);
+    if object == "xfrm" {
+        object = format!("{object} {verb}");
+        verb = words.next()?;
+    }
+    ["add", "replace"].contains(&verb).then_some(())?;
     let mut out = format!("{object} del");
     while let Some(word) = words.next() {
         match word {
             // how it was added, not what it is
             "nodad" | "permanent" | "nud" => {}
-            "lladdr" => drop(words.next()),
+            "lladdr" | "priority" | "action" => drop(words.next()),
             word => out += &format!(" {word}"),
         }
     }
@@ -271,6 +275,10 @@ mod tests {
             (
                 "route add 32.1.2.0/24 via 10.20.0.3 dev eth2",
                 Some("route del 32.1.2.0/24 via 10.20.0.3 dev eth2\n"),
+            ),
+            (
+                "xfrm policy add src ::/0 dst ::/0 proto udp dport 7 dir out priority 7 action allow",
+                Some("xfrm policy del src ::/0 dst ::/0 proto udp dport 7 dir out\n"),
             ),
             ("link set eth2 up", None),
         ] {

@@ -8,9 +8,9 @@ use crate::generator::Transmitter;
 use crate::generator::packet::PacketTransmitter;
 use crate::generator::xdp::{NoLiveFrames, XdpTransmitter};
 use crate::model::LabError;
-use crate::receiver::Collector;
 use crate::receiver::packet::PacketCollector;
 use crate::receiver::xdp::XdpCollector;
+use crate::receiver::{Collector, Form};
 use crate::workload::Traffic;
 
 pub fn open_transmitter(
@@ -48,11 +48,11 @@ pub fn open_spreading(near: &(Namespace, Port), traffic: &Traffic) -> Result<Box
 
 pub fn open_collector(
     far: &(Namespace, Port),
-    traffic: &Traffic,
+    form: Form,
     notes: &mut Vec<String>,
 ) -> Result<Box<dyn Collector>, LabError> {
-    let (name, family, flows) = (far.1.name.clone(), traffic.family(), traffic.flows());
-    match far.0.run(move || XdpCollector::attach(&name, family, flows))? {
+    let name = far.1.name.clone();
+    match far.0.run(move || XdpCollector::attach(&name, form))? {
         Ok(collector) => return Ok(Box::new(collector)),
         Err(error) => notes.push(format!("receiver: no XDP program ({error}): falls back to af_packet")),
     }
@@ -61,5 +61,5 @@ pub fn open_collector(
         .0
         .run(move || weir_io::packet_socket::PacketSocket::receiver(&name))?
         .map_err(|e| LabError::new(format!("receiver: no packet socket on {}: {e}", far.1.name)))?;
-    Ok(Box::new(PacketCollector::new(socket)))
+    Ok(Box::new(PacketCollector::new(socket, form)))
 }

@@ -5,15 +5,16 @@ use std::io;
 use weir_io::clock;
 use weir_io::packet_socket::PacketSocket;
 
-use super::{Collector, Tally};
+use super::{Collector, Form, Tally};
 
 pub struct PacketCollector {
     socket: PacketSocket,
+    form: Form,
 }
 
 impl PacketCollector {
-    pub fn new(socket: PacketSocket) -> Self {
-        PacketCollector { socket }
+    pub fn new(socket: PacketSocket, form: Form) -> Self {
+        PacketCollector { socket, form }
     }
 }
 
@@ -25,7 +26,12 @@ impl Collector for PacketCollector {
     fn collect(&mut self, tally: &mut Tally) -> io::Result<()> {
         // One reading for the batch, when the first of it is in our hands.
         let mut now = None;
-        self.socket.receive(|frame| tally.frame(frame, *now.get_or_insert_with(clock::now))).map(drop)
+        let mut now = || *now.get_or_insert_with(clock::now);
+        let received = match self.form {
+            Form::Marked { .. } => self.socket.receive(|frame| tally.frame(frame, now())),
+            Form::Sealed(sealed) => self.socket.receive(|frame| tally.sealed(sealed, frame, now())),
+        };
+        received.map(drop)
     }
 
     fn lost(&mut self) -> io::Result<u64> {

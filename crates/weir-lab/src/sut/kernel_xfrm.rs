@@ -2,10 +2,12 @@
 //!
 //! The SUT `kernel` with outbound policies whose action is to allow: nothing is sealed, so any kernel with XFRM will do. The
 //! kernel keeps policies that name whole addresses in trees, others in one list that it scans; it remembers no
-//! answers. Promises: what a policy stopped is in the ledger by the kernel's own counter.
+//! answers. Promises: what a policy stopped is in the ledger by the kernel's own counter. Refuses: a kernel that has XFRM
+//! policies already, which packets would ask too.
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::process::Command;
 
 use super::kernel::Kernel;
 use super::{Environment, Running, policies};
@@ -24,6 +26,17 @@ pub struct KernelXfrm {
 }
 
 pub fn missing(c: &Configuration) -> Option<String> {
+    refused(c).or_else(no_xfrm)
+}
+
+/// Why this kernel cannot be asked, with the remedy.
+fn no_xfrm() -> Option<String> {
+    (!Path::new(SETTING).exists())
+        .then(|| "kernel-xfrm: this kernel has no XFRM: use one with CONFIG_XFRM_USER".into())
+}
+
+/// Why no kernel can be asked as a configuration says, with the remedy.
+pub fn refused(c: &Configuration) -> Option<String> {
     if let Some(refused) = policies::refused(c) {
         return Some(refused);
     }
@@ -31,17 +44,41 @@ pub fn missing(c: &Configuration) -> Option<String> {
         return Some("kernel-xfrm: it remembers no answers and chooses its tables by the policies: remove `lookup`, or \
                      use \"linear\" (policies of ports, which it keeps in one list)".into());
     }
-    (!Path::new(SETTING).exists())
-        .then(|| "kernel-xfrm: this kernel has no XFRM: use one with CONFIG_XFRM_USER".into())
+    None
 }
 
 impl KernelXfrm {
     pub fn start(environment: &Environment) -> Result<KernelXfrm, LabError> {
+        if let Some(lacks) = no_xfrm() {
+            return Err(LabError::new(lacks));
+        }
+        match own_policies(environment.namespace)? {
+            0 => {}
+            found => {
+                return Err(LabError::new(format!(
+                    "kernel-xfrm: got {found} XFRM policies that are there already, expected none, since packets would \
+                     ask them too: remove them (`ip xfrm policy`), or use another host"
+                )));
+            }
+        }
         let kernel = Kernel::start(environment)?;
         environment.namespace.ip_batch(lines(environment.configuration))?;
         let said = policies::note(environment.configuration).unwrap_or("no policies".into());
         Ok(KernelXfrm { kernel, note: format!("kernel-xfrm: outbound XFRM policies: {said}") })
     }
+}
+
+/// The number of policies that are there already, those of single sockets aside.
+fn own_policies(namespace: &Namespace) -> Result<usize, LabError> {
+    let listed = namespace.run(|| Command::new("ip").args(["xfrm", "policy"]).output())?;
+    let failed =
+        |said: String| LabError::new(format!("`ip xfrm policy`: {said}; install the package iproute2"));
+    let listed = listed.map_err(|e| failed(e.to_string()))?;
+    if !listed.status.success() {
+        return Err(failed(String::from_utf8_lossy(&listed.stderr).trim().into()));
+    }
+    let text = String::from_utf8_lossy(&listed.stdout);
+    Ok(text.lines().filter(|line| line.trim_start().starts_with("dir ")).count())
 }
 
 /// Policies in the order of their priority, for `ip -batch`.

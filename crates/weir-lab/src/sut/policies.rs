@@ -1,4 +1,4 @@
-//! The SPD of a SUT in namespaces: policies of the port packets leave by, which let them pass as cleartext.
+//! The SPD of a SUT in namespaces and on hosts: policies of the port packets leave by, which let them pass as cleartext.
 //!
 //! ```text
 //! ipsec = { mode = "policy", direction = "out",    action = "bypass", match = N, policies = M }   the Nth matches all
@@ -32,7 +32,7 @@ pub fn refused(c: &Configuration) -> Option<String> {
 
 /// The index of the policy that all packets match.
 pub fn matching(p: &Protection) -> Option<u32> {
-    (p.direction == Direction::Out).then(|| p.spd.matching.unwrap_or(p.policies))
+    (p.direction != Direction::Beside).then(|| p.spd.matching.unwrap_or(p.policies))
 }
 
 /// Whether the policies that match nothing are of ports.

@@ -3,6 +3,7 @@
 //! The lab never links it. What it knows of it is its configuration language and what its control socket
 //! says. Its addresses are its own (the kernel has none), so nothing but weir forwards.
 
+pub mod esp;
 pub mod gateway;
 pub mod keyed;
 pub mod relay;
@@ -20,6 +21,7 @@ use weir_io::process;
 
 use super::control::Control;
 use super::{Environment, Running, peer};
+use crate::model::ipsec::Mode;
 use crate::model::{Family, LabError};
 use crate::netns::counters::Counters;
 use crate::netns::namespace::Namespace;
@@ -62,6 +64,13 @@ struct Status {
     notices: Vec<String>,
 }
 
+/// An SA, and the code that seals and opens by it.
+#[derive(serde::Deserialize)]
+struct Sa {
+    suite: String,
+    backend: String,
+}
+
 /// Flows past the kernel's firewall.
 #[derive(serde::Deserialize)]
 struct Offload {
@@ -86,10 +95,22 @@ pub fn program() -> Option<PathBuf> {
 impl Weir {
     pub fn start(environment: &Environment) -> Result<Weir, LabError> {
         let roles = [(&environment.input.name, "din"), (&environment.output.name, "dout")];
-        let mut weir =
-            Weir::launch(environment.namespace, &roles, |_, socket| Ok(configuration(environment, socket)))?;
-        let policies = super::policies::note(environment.configuration);
-        weir.notes.extend(policies.map(|said| format!("weir: the SPD of the port packets leave by: {said}")));
+        let (own, workers) = (environment.configuration, environment.cpus.len());
+        let mut weir = Weir::launch(environment.namespace, &roles, |folder, socket| {
+            esp::write_keys(own, workers, folder)?;
+            Ok(configuration(environment, socket))
+        })?;
+        let port =
+            if esp::of(own).is_some_and(|p| !p.seals() && !p.bypasses()) { "come in" } else { "leave" };
+        let policies =
+            super::policies::note(own).filter(|_| own.ipsec().is_some_and(|p| p.mode == Mode::Policy));
+        weir.notes
+            .extend(policies.map(|said| format!("weir: the SPD of the port packets {port} by: {said}")));
+        if let Some(said) = esp::note(own, workers) {
+            let sas: Vec<Sa> = weir.control.get("/v1/sa")?;
+            let by = sas.first().map_or(String::new(), |sa| format!(", {} ({})", sa.suite, sa.backend));
+            weir.notes.push(said + &by);
+        }
         Ok(weir)
     }
 
@@ -216,10 +237,16 @@ fn configuration(environment: &Environment, socket: &Path) -> String {
     let family = environment.configuration.workload.family;
     for n in 0..environment.configuration.routes {
         let (network, len) = address::prefix(family, n);
-        let gateway = address::gateway(family, n);
-        let _ = write!(text, "\n[[route]]\nprefix = \"{network}/{len}\"\nvia = \"{gateway}\"\n");
+        let via = match esp::routes_lead_in(own) {
+            true => format!("{{ port = \"{}\" }}", esp::TUNNEL),
+            false => format!("\"{}\"", address::gateway(family, n)),
+        };
+        let _ = write!(text, "\n[[route]]\nprefix = \"{network}/{len}\"\nvia = {via}\n");
     }
-    text + &spd::tables(own)
+    match esp::of(own) {
+        Some(_) => text + &esp::tables(own, environment.cpus.len()),
+        None => text + &spd::tables(own),
+    }
 }
 
 pub(super) fn tail(log: &Path) -> String {

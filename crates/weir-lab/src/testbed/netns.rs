@@ -31,7 +31,7 @@ use crate::netns::namespace::Namespace;
 use crate::netns::open::{open_collector, open_spreading, open_transmitter};
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
-use crate::receiver::Collector;
+use crate::receiver::{Collector, Form};
 use crate::sut::command::local::LocalCommand;
 use crate::sut::kernel::{self, Kernel};
 use crate::sut::kernel_xfrm::KernelXfrm;
@@ -139,7 +139,7 @@ impl Deployed {
             0 => open_transmitter(&near, &traffic, &mut notes)?,
             _ => open_spreading(&near, &traffic)?,
         };
-        let collector = open_collector(&far, &traffic, &mut notes)?;
+        let collector = open_collector(&far, Form::of(configuration), &mut notes)?;
         notes.push(format!("generator: {}; receiver: {}", transmitter.name(), collector.name()));
         let busy = ["sut_cpu_percent", "generator_cpu_percent"].map(|name| (name, None));
         let sut = configuration.sut();

@@ -33,6 +33,7 @@ mod searches;
 mod slices;
 mod spd_report;
 mod ssh_hosts;
+mod ssh_ipsec;
 mod ssh_profiles;
 mod ssh_relay;
 mod verify_trees;

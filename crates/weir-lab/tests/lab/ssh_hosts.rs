@@ -48,7 +48,7 @@ fn experiment(room: &Room, runs: usize, list: &[(&str, &str, &str)], timeouts: &
 }
 
 /// sent = delivered + what counters name.
-fn assert_adds_up(sample: &Value) {
+pub fn assert_adds_up(sample: &Value) {
     let n = |value: &Value| value.as_i64().expect("a count");
     let ledger = &sample["ledger"];
     let drops: i64 = ledger["drops"].as_object().expect("counters").values().map(n).sum();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::ipsec::Direction;
+use crate::model::ipsec::{Direction, HOSTS_MTU};
 use crate::model::kebab;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,22 @@ pub enum IpsecError {
     Elsewhere {
         key: &'static str,
     },
+    /// What the pipeline in memory has, on hosts.
+    OfMemory {
+        key: &'static str,
+    },
+    /// Policies of a port that hosts have not.
+    NoThirdPort,
+    /// 64-bit sequence numbers of an SA that remembers none.
+    EsnWithoutWindow,
+    /// Frames that have to be cut once they are sealed.
+    SealedTooLong {
+        frame: u16,
+        sealed: usize,
+        most: u16,
+    },
+    /// A kernel that has policies only.
+    KernelSeals,
     /// More flows than a mark in packets has values.
     Flows {
         got: u32,
@@ -62,7 +78,16 @@ impl IpsecError {
             IpsecError::ChurnOfOne => "raise `policies`",
             IpsecError::SharedReplay => "write `replay_window = 0`",
             IpsecError::Elsewhere { .. } => {
-                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp and dpdk-ipsec-secgw, and in namespaces of weir and kernel-xfrm)"
+                "use topology = \"memory\" and sut = \"weir\", or remove it (`ipsec` is also of vpp and dpdk-ipsec-secgw, and in namespaces and on hosts of weir and kernel-xfrm)"
+            }
+            IpsecError::OfMemory { .. } => "remove it, or use topology = \"memory\"",
+            IpsecError::NoThirdPort => {
+                "use action = \"bypass\" or mode = \"route\", or topology = \"memory\""
+            }
+            IpsecError::EsnWithoutWindow => "remove one of them",
+            IpsecError::SealedTooLong { .. } => "lower `frame`",
+            IpsecError::KernelSeals => {
+                "use mode = \"policy\", action = \"bypass\" and direction = \"out\" or \"beside\", or sut = \"weir\""
             }
             IpsecError::Flows { .. } => "lower `flows`, or use topology = \"memory\"",
         }
@@ -99,6 +124,20 @@ impl fmt::Display for IpsecError {
                 "shared_sa: each worker has a sender of its own, and they use the same sequence numbers",
             ),
             IpsecError::Elsewhere { key } => write!(f, "`{key}` is of weir in memory"),
+            IpsecError::OfMemory { key } => write!(f, "ipsec has `{key}`, which hosts have not"),
+            IpsecError::NoThirdPort => f.write_str(
+                "direction \"beside\" with policies that protect needs a third port, which hosts have not",
+            ),
+            IpsecError::EsnWithoutWindow => f.write_str(
+                "`esn` and `replay_window = 0` exclude each other where packets are opened on hosts",
+            ),
+            IpsecError::SealedTooLong { frame, sealed, most } => write!(
+                f,
+                "frames of {frame} bytes are IP packets of {sealed} once sealed, expected {HOSTS_MTU} at most (frames of {most})"
+            ),
+            IpsecError::KernelSeals => f.write_str(
+                "SUT \"kernel-xfrm\" on hosts has policies that let pass, and neither seals nor opens",
+            ),
             IpsecError::Flows { got, most } => {
                 write!(f, "{got} flows, expected {most} at most where packets carry a mark")
             }

@@ -15,94 +15,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use weir_core::ipsec::sa::{Direction as Way, Mode as SaMode};
-use weir_core::ipsec::{Action, Cipher, Ciphers, Keys, Params, SaSpec, Secret, Suite};
+use weir_core::ipsec::{Action, Ciphers, Params, SaSpec};
 use weir_core::route::Prefix;
 use weir_core::state::{Desired, Link, NextHopSpec, PortSpec, RouteSpec, SpdSpec, TunnelSpec, Via};
 use weir_core::tables::ReversePath;
-use weir_io::cipher::{self, rate};
+use weir_io::cipher;
 
 use super::spd;
 use crate::model::ipsec::{Backend, Direction, Mode, Protection};
 use crate::model::{Family, LabError};
 use crate::workload::address;
+pub use crate::workload::sa::SaPlan;
+use crate::workload::sa::peer;
 
 /// Ports that carry ESP take what 1,500 bytes become: a jumbo no buffer is too small for.
 pub const MTU: u16 = 1700;
 const TUNNEL: &str = "tunnel";
 /// Guarded, and used by nobody.
 const SIDE: &str = "side";
-/// The peer's gateway, out of reach of every drawn route by being longer than all.
-const PEER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, 0, 1);
-/// SPI of the first worker; 0 to 255 are reserved (RFC 4303 2.1).
-const FIRST_SPI: u32 = 0x1000;
-/// Distance from an SA's SPI to that of the other way.
-const BACK: u32 = 0x1000;
-
-/// What the far end of an SA knows of it.
-#[derive(Clone, Debug)]
-pub struct SaPlan {
-    pub spi: u32,
-    pub suite: Suite,
-    pub source: IpAddr,
-    pub destination: IpAddr,
-    pub esn: bool,
-    pub keys: Keys,
-}
-
-impl SaPlan {
-    /// Plans the SA of the `worker`th worker.
-    pub fn new(p: &Protection, worker: usize) -> SaPlan {
-        let (ours, peer) = (ours(p), peer(p.outer));
-        let (source, destination) = if p.direction == Direction::In { (peer, ours) } else { (ours, peer) };
-        let suite = p.cipher.0;
-        let spi = FIRST_SPI + if p.shared_sa { 0 } else { worker as u32 };
-        // no two SAs may have one key (RFC 4106 3.1)
-        let keys =
-            changed(&rate::keys(suite), |at, byte| if at < 2 { spi.to_be_bytes()[2 + at] } else { byte });
-        SaPlan { spi, suite, source, destination, esn: p.esn, keys }
-    }
-
-    /// The other of the pair, which a gateway has too: a tunnel without an outbound SA is down.
-    pub fn back(&self) -> SaPlan {
-        let keys = changed(&self.keys, |_, byte| !byte);
-        let (source, destination) = (self.destination, self.source);
-        SaPlan { spi: self.spi + BACK, source, destination, keys, ..self.clone() }
-    }
-
-    fn spec(&self, p: &Protection, direction: Way, name: String) -> SaSpec {
-        let ends = (self.source, self.destination);
-        let params = Params {
-            esn: self.esn,
-            replay_window: if direction == Way::In { p.replay_window } else { 0 },
-            ..Params::new(direction, self.spi, SaMode::Tunnel, ends, self.suite)
-        };
-        SaSpec { name, params, keys: self.keys.clone() }
-    }
-
-    /// Its cipher of another implementation than `measured`, or a second one of the same; which, is in
-    /// [`Cipher::backend`].
-    pub fn other_cipher(&self, measured: &dyn Cipher) -> Result<Arc<dyn Cipher>, LabError> {
-        let others = ["aws-lc", "vaes"].into_iter().filter_map(cipher::by_name);
-        let made = others.filter_map(|ciphers| self.cipher(ciphers.as_ref()).ok());
-        let all: Vec<Arc<dyn Cipher>> = made.collect();
-        let other = all.iter().find(|c| c.backend() != measured.backend()).or(all.first());
-        other.cloned().ok_or_else(|| LabError::new(format!("memory: no cipher for {}", self.suite)))
-    }
-
-    pub fn cipher(&self, ciphers: &dyn Ciphers) -> Result<Arc<dyn Cipher>, LabError> {
-        ciphers.cipher(self.suite, self.esn, &self.keys).map_err(|e| {
-            LabError::new(format!("memory: no cipher for {}: {e:?}; name another backend", self.suite))
-        })
-    }
-}
-
-/// Keys of the same lengths, byte by byte.
-fn changed(keys: &Keys, change: impl Fn(usize, u8) -> u8) -> Keys {
-    let each = |secret: &Secret| {
-        Secret::new(secret.bytes().iter().enumerate().map(|(at, &byte)| change(at, byte)).collect())
+/// What the tables have of a planned SA.
+fn spec(plan: &SaPlan, p: &Protection, direction: Way, name: String) -> SaSpec {
+    let ends = (plan.source, plan.destination);
+    let params = Params {
+        esn: plan.esn,
+        replay_window: if direction == Way::In { p.replay_window } else { 0 },
+        ..Params::new(direction, plan.spi, SaMode::Tunnel, ends, plan.suite)
     };
-    Keys { encryption: each(&keys.encryption), integrity: each(&keys.integrity) }
+    SaSpec { name, params, keys: plan.keys.clone() }
 }
 
 /// An implementation whose instructions this processor lacks.
@@ -141,22 +80,6 @@ pub fn ciphers(backend: Backend) -> Result<Arc<dyn Ciphers>, NoBackend> {
     }
 }
 
-fn ours(p: &Protection) -> IpAddr {
-    match (p.outer, p.direction) {
-        (Family::Inet, Direction::In) => address::IN_V4.0.into(),
-        (Family::Inet, _) => address::OUT_V4.0.into(),
-        (Family::Inet6, Direction::In) => address::IN_V6.0.into(),
-        (Family::Inet6, _) => address::OUT_V6.0.into(),
-    }
-}
-
-fn peer(family: Family) -> IpAddr {
-    match family {
-        Family::Inet => PEER_V4.into(),
-        Family::Inet6 => PEER_V6.into(),
-    }
-}
-
 /// Adds what `p` asks for to ports and plain routes of packets of `family`; `workers` SAs, or one for all.
 pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protection, usize), family: Family) {
     for port in &mut desired.ports {
@@ -169,8 +92,8 @@ pub fn add(desired: &mut Desired, links: &mut Vec<Link>, (p, workers): (&Protect
         let plan = SaPlan::new(p, i);
         names.push(format!("sa-{i}"));
         others.push(format!("back-{i}"));
-        desired.ipsec.sas.push(plan.spec(p, way, names[i].clone()));
-        desired.ipsec.sas.push(plan.back().spec(p, back, others[i].clone()));
+        desired.ipsec.sas.push(spec(&plan, p, way, names[i].clone()));
+        desired.ipsec.sas.push(spec(&plan.back(), p, back, others[i].clone()));
     }
     let host = Prefix::new(peer(p.outer), if p.outer == Family::Inet { 32 } else { 128 });
     desired.routes.push(RouteSpec { prefix: host, via: via(Some(address::gateway(p.outer, 0)), None) });

@@ -14,19 +14,17 @@ use std::sync::Arc;
 
 use weir_core::ipsec::{Cipher, Job};
 use weir_core::packet::{Frame, HEADROOM};
-use weir_core::wire::build;
 
 use super::devices::Memory;
 use super::ipsec::SaPlan;
 use super::tables::IN_MAC;
 use super::traffic::{GENERATOR_MAC, TEMPLATE, Templates};
+use crate::workload::Link;
+use crate::workload::esp::{Encapsulation, HEADER, next_header};
+use crate::workload::sa::Sealed;
 
 const ETHERNET: usize = 14;
-const ESP: u8 = 50;
-/// SPI and sequence number.
-const HEADER: usize = 8;
-/// Next headers of packets inside a tunnel.
-const INNER: [(u8, u8); 2] = [(4, 4), (6, 41)];
+const ESP: u8 = Sealed::PROTOCOL;
 
 pub struct PeerSa {
     plan: SaPlan,
@@ -38,16 +36,15 @@ pub struct PeerSa {
     turn: usize,
     /// Sequence number of the last packet sealed.
     sequence: u64,
-    /// Ethernet and outer IP header, without lengths and checksum.
-    outer: Vec<u8>,
+    encapsulation: Encapsulation,
 }
 
 impl PeerSa {
     pub fn new(plan: SaPlan, cipher: Arc<dyn Cipher>, templates: Arc<Templates>, seed: u64) -> PeerSa {
-        let outer = build::Frame::ip(plan.source, plan.destination)
-            .map_or(Vec::new(), |f| f.macs(IN_MAC, GENERATOR_MAC).dont_fragment().raw(ESP, &[]));
+        let link = Link { source: GENERATOR_MAC, destination: IN_MAC };
+        let encapsulation = Encapsulation::new(&plan, link);
         let order = templates.order(seed);
-        PeerSa { plan, cipher, templates, order, at: 0, turn: 0, sequence: 0, outer }
+        PeerSa { plan, cipher, templates, order, at: 0, turn: 0, sequence: 0, encapsulation }
     }
 
     /// Makes sealed frames of the next flows in these buffers.
@@ -61,7 +58,7 @@ impl PeerSa {
             let len = self.write(flow, &mut buffer);
             frames.push(Frame::new(buffer, HEADROOM, len, weir_core::packet::DeviceId(0)));
         }
-        let start = self.outer.len();
+        let start = self.encapsulation.esp_at();
         let from = self.sequence + 1 - frames.len() as u64;
         let mut jobs: Vec<Job<'_>> = frames
             .iter_mut()
@@ -77,28 +74,15 @@ impl PeerSa {
 
     /// Headers, plain payload and trailer; returns the frame's length.
     fn write(&mut self, flow: usize, buffer: &mut [u8]) -> usize {
-        let suite = self.plan.suite;
-        let inner = usize::from(self.templates.len(flow)) - ETHERNET;
-        let (start, esp) = (HEADROOM + self.outer.len(), inner + suite.overhead(inner));
         self.sequence += 1;
-        buffer[HEADROOM..start].copy_from_slice(&self.outer);
-        lengths(&mut buffer[HEADROOM + ETHERNET..start], esp);
-        buffer[start..start + 4].copy_from_slice(&self.plan.spi.to_be_bytes());
-        buffer[start + 4..start + HEADER].copy_from_slice(&(self.sequence as u32).to_be_bytes());
-        let plain = start + HEADER + suite.iv_len();
-        let trailer = start + esp - suite.icv_len();
+        let inner = usize::from(self.templates.len(flow)) - ETHERNET;
         let template = self.templates.frame(flow);
-        let template = &template.0[ETHERNET..];
-        let headers = template.len().min(inner);
-        buffer[plain..plain + headers].copy_from_slice(&template[..headers]);
-        buffer[plain + headers..plain + inner].fill(0);
-        let padding = trailer - 2 - plain - inner;
-        for (i, byte) in buffer[plain + inner..trailer - 2].iter_mut().enumerate() {
-            *byte = i as u8 + 1;
-        }
-        buffer[trailer - 2] = padding as u8;
-        buffer[trailer - 1] = next_header(buffer[plain] >> 4);
-        self.outer.len() + esp
+        self.encapsulation.write(self.sequence, inner, &mut buffer[HEADROOM..], |plain| {
+            let template = &template.0[ETHERNET..];
+            let (headers, payload) = plain.split_at_mut(template.len().min(inner));
+            headers.copy_from_slice(&template[..headers.len()]);
+            payload.fill(0);
+        })
     }
 
     /// Opens a sealed frame and holds it against what went in.
@@ -132,7 +116,7 @@ impl PeerSa {
 
     /// Where ESP begins, the outer header being the SA's.
     fn esp_at(&self, frame: &[u8]) -> Result<usize, Wrong> {
-        let head = frame.get(..self.outer.len()).ok_or(Wrong::CutShort)?;
+        let head = frame.get(..self.encapsulation.esp_at()).ok_or(Wrong::CutShort)?;
         let v4 = self.plan.source.is_ipv4();
         let (protocol, addresses) = if v4 { (head[23], &head[26..34]) } else { (head[20], &head[22..54]) };
         if protocol != ESP {
@@ -151,7 +135,7 @@ impl PeerSa {
             false => usize::from(u16::from_be_bytes([head[18], head[19]])) + 40,
         };
         match said + ETHERNET == frame.len() {
-            true => Ok(self.outer.len()),
+            true => Ok(self.encapsulation.esp_at()),
             false => Err(Wrong::OuterLength { said, has: frame.len() - ETHERNET }),
         }
     }
@@ -259,22 +243,5 @@ fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(a) => a.octets().to_vec(),
         IpAddr::V6(a) => a.octets().to_vec(),
-    }
-}
-
-fn next_header(version: u8) -> u8 {
-    INNER.iter().find(|(v, _)| *v == version).map_or(0, |(_, next)| *next)
-}
-
-/// Sets the lengths of an outer IP header that carries `payload` bytes, and IPv4's checksum.
-fn lengths(header: &mut [u8], payload: usize) {
-    if header[0] >> 4 == 4 {
-        let total = (header.len() + payload) as u16;
-        header[2..4].copy_from_slice(&total.to_be_bytes());
-        header[10..12].fill(0);
-        let check = weir_core::wire::checksum::checksum(header);
-        header[10..12].copy_from_slice(&check.to_be_bytes());
-    } else {
-        header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
     }
 }

@@ -33,6 +33,8 @@ pub struct Deployed {
     fleet: Rc<RefCell<Fleet>>,
     limits: Timeouts,
     flows: u32,
+    /// Whether what arrives tells the time it was sent.
+    timed: bool,
     /// Generator's and receiver's clock, when they are two.
     clocks: Option<(Offset, Offset)>,
     notes: Vec<String>,
@@ -53,9 +55,10 @@ impl Deployed {
         let limits = fleet.borrow().limits();
         let flows = configuration.workload.flows;
         // From here on whatever fails is reset.
+        let timed = !configuration.ipsec().is_some_and(|p| p.seals());
         let (notes, fallbacks) = (Vec::new(), Vec::new());
         let mut deployed =
-            Deployed { fleet, limits, flows, clocks: None, notes, fallbacks, run: 0, window: None };
+            Deployed { fleet, limits, flows, timed, clocks: None, notes, fallbacks, run: 0, window: None };
         deployed.connect()?;
         deployed.set_up(configuration, commands)?;
         deployed.check_health()?;
@@ -229,7 +232,7 @@ impl Prepared for Deployed {
         let (mut sample, [before, after]) = drive::measure(self, trial)?;
         // By the generator's clock, which need not be the lab's.
         self.window = sample.window_ns.take();
-        if self.clocks.is_some() {
+        if self.clocks.is_some() || !self.timed {
             sample.latency_ns.clear();
         }
         let percent = cpus::percent(before.cpu, after.cpu);

@@ -260,6 +260,7 @@ impl Room {
                 "-6 route show table all",
                 "-4 route show table all",
                 "neighbour show nud permanent",
+                "xfrm policy",
                 "-details link",
             ] {
                 let output = Command::new("ip").args(words.split(' ')).output().expect("ip starts");
@@ -269,7 +270,9 @@ impl Room {
                 let on: Vec<_> =
                     Offload::ALL.into_iter().filter(|o| offload::is_on(&port, *o).unwrap_or(false)).collect();
                 let queues = Interface::open(&port).and_then(|port| port.queues()).ok();
-                text += &format!("{port} {on:?} queues {queues:?}\n");
+                let filters = Command::new("tc").args(["filter", "show", "dev", &port, "ingress"]).output();
+                let filters = String::from_utf8_lossy(&filters.expect("tc starts").stdout).trim().to_string();
+                text += &format!("{port} {on:?} queues {queues:?} filters {filters:?}\n");
             }
             for key in ["ipv4/ip_forward", "ipv4/conf/all/rp_filter", "ipv6/conf/all/forwarding"] {
                 text += &fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap_or_default();
