@@ -272,6 +272,25 @@ mod tests {
     }
 
     #[test]
+    fn sealed_packets_are_judged_by_their_sequence_numbers() {
+        let sealed = Sealed { outer: Family::Inet, destination: [2, 1] };
+        let frame = |spi: u32, sequence: u32| {
+            let mut frame = vec![0; 60];
+            (frame[12], frame[23]) = (8, 50);
+            frame[32..34].copy_from_slice(&sealed.destination);
+            frame[34..38].copy_from_slice(&spi.to_be_bytes());
+            frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+            frame
+        };
+        let mut t = Tally::new(RUN, Form::Sealed(sealed).flows());
+        // the first number of a run is any
+        for (spi, sequence) in [(0, 500), (0, 501), (1, 9), (0, 503), (0, 502), (0, 501), (SAS_MAX, 1)] {
+            t.sealed(sealed, &frame(crate::workload::sa::FIRST_SPI + spi, sequence), 1);
+        }
+        assert_eq!((verdict(&t), t.foreign), ((5, 1, 1), 1));
+    }
+
+    #[test]
     fn other_runs_and_other_traffic_are_not_counted() {
         let mut t = Tally::new(RUN + 1, 10);
         for frame in frames(Family::Inet, 10, 1) {

@@ -142,3 +142,48 @@ impl Sealed {
         Some((sa, word(spi_at + 4)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ipsec::{Backend, CipherName, Mode};
+    use crate::model::spd::Spd;
+    use crate::workload::Link;
+    use crate::workload::esp::Encapsulation;
+
+    fn protection(outer: Family) -> Protection {
+        Protection {
+            mode: Mode::Route,
+            direction: Direction::Out,
+            cipher: CipherName::named("aes-gcm-128").expect("there"),
+            backend: Backend::Auto,
+            esn: false,
+            replay_window: 64,
+            shared_sa: false,
+            policies: 1,
+            outer,
+            spd: Spd::default(),
+        }
+    }
+
+    #[test]
+    fn a_sealed_frame_tells_its_sa_and_number_and_others_tell_nothing() {
+        for outer in [Family::Inet, Family::Inet6] {
+            let p = protection(outer);
+            let (sealed, mut frame) = (Sealed::of(&p), vec![0; 200]);
+            let encapsulation =
+                Encapsulation::new(&SaPlan::new(&p, 3), Link { source: [1; 6], destination: [2; 6] });
+            let len = encapsulation.write(0x1_0000_0007, 60, &mut frame, |inner| inner[0] = 0x45);
+            assert_eq!(sealed.read(&frame[..len]), Some((3, 7)));
+            let (_, protocol_at, spi_at) = sealed.layout();
+            for at in [12, 13, protocol_at, spi_at - 1, spi_at, spi_at + 2] {
+                let mut other = frame.clone();
+                other[at] ^= 0x40;
+                assert_eq!(sealed.read(&other), None, "{outer:?}: byte {at}");
+            }
+            for short in [0, 13, spi_at, spi_at + 7] {
+                assert_eq!(sealed.read(&frame[..short]), None, "{outer:?}: {short} bytes");
+            }
+        }
+    }
+}

@@ -60,6 +60,75 @@ fn a_plain_configuration_beside_protected_ones_is_plain() {
     assert!(all(&e)[1].ipsec().is_some() && all(&e)[1].build().is_none());
 }
 
+const HOSTS: &str = "[hosts.generator]\nssh = \"a\"\ninterface = \"x\"\n[hosts.device_under_test]\nssh = \"b\"\n\
+    input = \"x\"\noutput = \"y\"\n[hosts.receiver]\nssh = \"c\"\ninterface = \"x\"\n";
+
+#[test]
+fn what_hosts_can_do_is_taken() {
+    for (sut, inner) in [
+        (
+            "weir",
+            "mode = [\"route\", \"policy\"], direction = [\"in\", \"out\"], cipher = \"aes-gcm-128\", esn = true",
+        ),
+        ("weir", "mode = \"route\", direction = \"beside\", cipher = \"null\""),
+        ("kernel-xfrm", "mode = \"policy\", direction = \"beside\", cipher = \"null\", action = \"bypass\""),
+    ] {
+        let body = format!(
+            "{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsut = \"{sut}\"\nframe = 1400\nipsec = {{ {inner} }}\n"
+        );
+        parse(&body).expect(&body);
+    }
+}
+
+#[test]
+fn what_hosts_cannot_do_is_refused_with_the_remedy() {
+    let whole = "mode = \"route\", direction = \"out\", cipher = \"aes-gcm-128\"";
+    let on_hosts = |sut: &str, inner: &str, more: &str| {
+        format!(
+            "{HOSTS}[[configuration]]\ntopology = \"ssh\"\nsut = \"{sut}\"\n{more}\nipsec = {{ {inner} }}\n"
+        )
+    };
+    let cases = [
+        (
+            on_hosts("weir", "mode = \"route\", direction = \"out\", cipher = \"null\"", "frame = 1518"),
+            "frames of 1518 bytes are IP packets of 1532 once sealed, expected 1500 at most (frames of 1488): lower `frame`",
+        ),
+        (
+            on_hosts(
+                "weir",
+                "mode = \"policy\", direction = \"out\", cipher = \"null\", rules = \"acl-100\"",
+                "",
+            ),
+            "ipsec has `rules`, which hosts have not: remove it, or use topology = \"memory\"",
+        ),
+        (
+            on_hosts("weir", &format!("{whole}, backend = \"vaes\""), ""),
+            "ipsec has `backend = \"vaes\"`, which hosts have not",
+        ),
+        (
+            on_hosts("weir", "mode = \"policy\", direction = \"beside\", cipher = \"null\"", ""),
+            "needs a third port, which hosts have not: use action = \"bypass\" or mode = \"route\"",
+        ),
+        (
+            on_hosts(
+                "weir",
+                &format!("{}, esn = true, replay_window = 0", whole.replace("\"out\"", "\"in\"")),
+                "",
+            ),
+            "`esn` and `replay_window = 0` exclude each other where packets are opened on hosts: remove one",
+        ),
+        (
+            on_hosts("kernel-xfrm", whole, ""),
+            "SUT \"kernel-xfrm\" on hosts has policies that let pass, and neither seals nor opens: use mode = \"policy\"",
+        ),
+        (on_hosts("kernel", whole, ""), "in namespaces and on hosts of weir and kernel-xfrm"),
+    ];
+    for (body, expected) in cases {
+        let got = parse(&body).expect_err(&body).said;
+        assert!(got.contains(expected), "{body}\n{got}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_its_place_and_the_remedy() {
     let table = |inner: &str| format!("[[configuration]]\nipsec = {{ {inner} }}\n");

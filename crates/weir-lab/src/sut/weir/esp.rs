@@ -151,3 +151,98 @@ pub fn note(c: &Configuration, workers: usize) -> Option<String> {
         Direction::Beside => format!("weir: a tunnel of {of} is there, and no packet takes it"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::process::Command;
+
+    use super::*;
+    use crate::model::configuration::PlacementKeys;
+    use crate::model::ipsec::CipherName;
+    use crate::model::spd::{Action, LookupBy, Spd};
+    use crate::model::{FrameSize, Keys, Sut, Topology, Workload};
+    use crate::netns::residue::Folder;
+    use weir_stats::search::Rate;
+
+    fn configuration(ipsec: Protection) -> Configuration {
+        let workload =
+            Workload { family: Family::Inet6, frame: FrameSize::Fixed(64), flows: 10, rate: Rate::FlatOut };
+        Configuration::try_from(Keys {
+            name: "a".into(),
+            sut: Sut::Weir,
+            topology: Topology::Ssh,
+            workload,
+            routes: 10,
+            placement: PlacementKeys::default(),
+            ipsec: Some(ipsec),
+            build: None,
+            relay: None,
+            firewall: None,
+            connection_packets: None,
+        })
+        .expect("valid")
+    }
+
+    /// Every cipher, mode, direction and way to ask, in turns.
+    fn protections() -> Vec<Protection> {
+        let lookups = [LookupBy::Gateway, LookupBy::Linear, LookupBy::Classifier, LookupBy::Cache];
+        let shapes = [
+            (Mode::Route, Direction::Out, Action::Protect),
+            (Mode::Policy, Direction::Out, Action::Protect),
+            (Mode::Route, Direction::In, Action::Protect),
+            (Mode::Policy, Direction::In, Action::Protect),
+            (Mode::Policy, Direction::In, Action::Bypass),
+            (Mode::Route, Direction::Beside, Action::Protect),
+        ];
+        let all = CipherName::all().into_iter().enumerate().flat_map(|(n, cipher)| {
+            shapes.map(|(mode, direction, action)| Protection {
+                mode,
+                direction,
+                cipher,
+                backend: if n % 2 == 0 { Backend::Auto } else { Backend::AwsLc },
+                esn: n % 3 == 0,
+                replay_window: if n % 3 == 0 { 64 } else { 0 },
+                shared_sa: false,
+                policies: 5,
+                outer: if n % 2 == 0 { Family::Inet } else { Family::Inet6 },
+                spd: Spd {
+                    lookup: lookups[n % 4],
+                    matching: Some(3),
+                    action,
+                    buckets: 4096,
+                    churn: 0,
+                    rules: None,
+                },
+            })
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn weir_takes_what_is_written_for_it() {
+        let Some(weir) = crate::sut::weir::program() else {
+            let _ =
+                writeln!(std::io::stderr(), "SKIP weir_takes_what_is_written_for_it: no weir beside the lab");
+            return;
+        };
+        let folder = Folder::new().expect("a folder");
+        for p in protections() {
+            let c = configuration(p);
+            write_keys(&c, 2, folder.path()).expect("written");
+            let port = |name: &str, n: u8| {
+                format!(
+                    "[[port]]\nname = \"{name}\"\ndevice = \"{name}\"\naddresses = [\"10.{n}.0.1/24\", \"fd00:{n}::1/64\"]\n"
+                )
+            };
+            let text = port("in", 10) + &port("out", 20) + &tables(&c, 2);
+            let file = folder.path().join("weir.toml");
+            fs::write(&file, &text).expect("written");
+            let checked = Command::new(&weir).arg("check").arg(&file).output().expect("weir starts");
+            let said = String::from_utf8_lossy(&checked.stdout) + String::from_utf8_lossy(&checked.stderr);
+            assert!(checked.status.success(), "{said}\n{text}");
+            let sas = if p.direction == Direction::In { 2 } else { 4 };
+            assert_eq!(text.matches("[[sa]]").count(), sas, "{text}");
+        }
+    }
+}
