@@ -11,7 +11,7 @@ use weir_io::cipher;
 
 use crate::suites::{keys, packet, suites};
 
-const GUARD: usize = 64;
+pub const GUARD: usize = 64;
 
 /// Every `step`th length to 2048, and a sample beyond, around what a chunk and a jumbo frame hold.
 fn lengths(step: usize) -> impl Iterator<Item = usize> {
@@ -20,14 +20,14 @@ fn lengths(step: usize) -> impl Iterator<Item = usize> {
 }
 
 /// One SA under both backends.
-struct Pair {
-    name: String,
-    suite: Suite,
-    ours: Arc<dyn Cipher>,
-    theirs: Arc<dyn Cipher>,
+pub struct Pair {
+    pub name: String,
+    pub suite: Suite,
+    pub ours: Arc<dyn Cipher>,
+    pub theirs: Arc<dyn Cipher>,
 }
 
-fn pairs(test: &str, wanted: impl Fn(Encryption) -> bool) -> Vec<Pair> {
+pub fn pairs(test: &str, wanted: impl Fn(Encryption) -> bool) -> Vec<Pair> {
     let Some(theirs) = cipher::by_name("aws-lc") else { return Vec::new() };
     let mut pairs = Vec::new();
     for name in &cipher::BACKENDS[1..] {

@@ -3,6 +3,7 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod allocations;
 mod differential;
+mod every_length;
 mod promises;
 mod suites;
 mod vectors;
