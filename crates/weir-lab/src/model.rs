@@ -70,6 +70,16 @@ pub enum Sut {
     Baseline,
 }
 
+impl Sut {
+    pub fn is_dpdk(self) -> bool {
+        matches!(self, Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw)
+    }
+
+    pub fn is_vpp(self) -> bool {
+        matches!(self, Sut::Vpp | Sut::VppEnds)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
@@ -108,6 +118,16 @@ pub enum FrameSize {
     Fixed(u16),
     /// 7 × 64, 4 × 570, 1 × 1518.
     Imix,
+}
+
+impl FrameSize {
+    /// The bytes of a relay's packets, which have one size.
+    pub fn of_relay(self) -> Result<u16, LabError> {
+        match self {
+            FrameSize::Fixed(bytes) => Ok(bytes),
+            FrameSize::Imix => Err(LabError::new("relay: packets of one size: write `frame = 1400`".into())),
+        }
+    }
 }
 
 /// CPUs and ports, whatever the testbed.

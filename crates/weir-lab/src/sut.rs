@@ -67,7 +67,7 @@ fn weir_lacks() -> Option<String> {
 /// The same of the hosts of the topology `ssh`, where peers are whatever the experiment's commands start.
 pub fn missing_on_hosts(configuration: &Configuration) -> Option<String> {
     match configuration.sut() {
-        Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw | Sut::Vpp | Sut::VppEnds => Some(format!(
+        sut if sut.is_dpdk() || sut.is_vpp() => Some(format!(
             "{}: is started by the lab on its own machine: on hosts use sut = \"command\"",
             crate::experiment::kebab(&configuration.sut())
         )),

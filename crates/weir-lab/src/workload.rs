@@ -13,6 +13,7 @@
 //! ```
 
 pub mod address;
+pub mod capture;
 pub mod esp;
 pub mod frame;
 pub mod mark;

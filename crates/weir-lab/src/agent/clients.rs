@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use weir_io::clock;
 
-use super::protocol::relay::{ClientsReady, PairsRan, RelayEnd};
+use super::protocol::relay::{ClientsReady, RelayEnd};
 use super::relay::{give_address, has_address, scenario};
 use super::{LOOK, await_carrier};
 use crate::generator::derp::client::{self, Client, Server};
-use crate::generator::derp::pairs::{PairTraffic, Pairs};
+use crate::generator::derp::pairs::{Outcome, PairTraffic, Pairs};
 use crate::generator::derp::visits::{Connected, Stay, Visits};
 use crate::model::relay::RelayScenario;
-use crate::model::{FrameSize, LabError, Sut};
+use crate::model::{LabError, Sut};
 use crate::netns::cpus::Cpus;
 use crate::netns::drive::pin;
 use crate::netns::namespace::Namespace;
@@ -42,9 +42,7 @@ impl Clients {
     pub fn connect(end: &RelayEnd, within: Duration) -> Result<Clients, LabError> {
         let (configuration, name) = (&end.configuration, &end.interface.name);
         let relay = scenario(configuration)?;
-        let FrameSize::Fixed(data) = configuration.workload.frame else {
-            return Err(LabError::new("relay: packets of one size: write `frame = 1400`".into()));
-        };
+        let data = configuration.workload.frame.of_relay()?;
         await_carrier(name)?;
         let cpu = Cpus::choose(&configuration.placement)?.generator;
         if has_address(ON_HOST.ip())? {
@@ -75,7 +73,7 @@ impl Clients {
         ClientsReady { notes: self.notes.clone(), fallbacks: self.fallbacks.clone(), cpu: self.cpu }
     }
 
-    pub fn run(&mut self, plan: PairTraffic) -> Result<PairsRan, LabError> {
+    pub fn run(&mut self, plan: PairTraffic) -> Result<Outcome, LabError> {
         let mut pairs = self
             .pairs
             .take()
@@ -86,7 +84,7 @@ impl Clients {
         })?;
         let came = came?;
         self.pairs = Some(pairs);
-        Ok(came.into())
+        Ok(came)
     }
 
     /// Connects silent clients; how long it took, nanoseconds.

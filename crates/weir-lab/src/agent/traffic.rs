@@ -13,7 +13,8 @@ use weir_io::packet_socket::PacketSocket;
 
 use super::protocol::{Arrived, Sent, Stream, Window};
 use super::{await_carrier, check_mtu};
-use crate::generator::sealed::SealedTransmitter;
+use crate::generator::packet::PacketTransmitter;
+use crate::generator::sealed::Sealer;
 use crate::generator::{TrafficSpec, Transmitter};
 use crate::model::{LabError, Protection};
 use crate::netns::counters::{self, Counters};
@@ -100,8 +101,8 @@ fn open_sealed(
         plan.suite,
         cipher.backend()
     ));
-    let encapsulation = Encapsulation::new(&plan, link);
-    Ok(Box::new(SealedTransmitter::new(socket, traffic.clone(), encapsulation, cipher)))
+    let sealer = Sealer::new(Encapsulation::new(&plan, link), cipher);
+    Ok(Box::new(PacketTransmitter::sealing(socket, traffic.clone(), sealer)))
 }
 
 pub struct Destination {

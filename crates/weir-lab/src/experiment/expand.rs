@@ -525,11 +525,7 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
 
 /// Whether the lab's generator and sink have no part in it: programs that make their packets themselves.
 fn has_own_source(c: &Configuration) -> bool {
-    c.topology() == Topology::Memory
-        && matches!(
-            c.sut(),
-            Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw | Sut::Vpp | Sut::VppEnds
-        )
+    c.topology() == Topology::Memory && (c.sut().is_dpdk() || c.sut().is_vpp())
 }
 
 /// One baseline for every distinct load, named by what tells them apart.

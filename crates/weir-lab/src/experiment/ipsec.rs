@@ -10,7 +10,7 @@ use super::expand::{Partial, chosen, over};
 use super::file::{Axis, Buckets, Churn, Cipher, Many, Policies, Rules, Shape, Window};
 use crate::model::invalid::{IpsecError, NeededKey};
 use crate::model::ipsec::{Backend, Direction, Mode, Protection, WINDOW};
-use crate::model::spd::{Action, LookupBy, Spd};
+use crate::model::spd::{Action, LookupBy};
 use crate::model::{Family, Keys, kebab};
 
 /// Values or lists of them; all but mode, direction and cipher have a value where nothing is said.
@@ -60,16 +60,11 @@ pub fn spread(
     let shared_sa = s.shared_sa.or(d.shared_sa).unwrap_or(false);
     let all = over(all, Axis::Mode, mode, kebab, |p, mode| {
         p.draft.ipsec = Some(Protection {
-            mode,
-            direction: Direction::Out,
-            cipher: Cipher::default().0,
-            backend: Backend::Auto,
             esn,
             replay_window: window,
             shared_sa,
-            policies: 1,
             outer: p.draft.workload.family,
-            spd: Spd::default(),
+            ..Protection::new(mode, Direction::Out, Cipher::default().0)
         });
     });
     let all = over(all, Axis::Direction, direction, kebab, |p, v| {

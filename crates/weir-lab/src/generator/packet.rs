@@ -1,10 +1,12 @@
-//! Sending through AF_PACKET: every kernel has it, and it is slow (one copy and one buffer a packet).
+//! Sending through AF_PACKET: every kernel has it, and it is slow (one copy and one buffer a packet). What an SA seals leaves
+//! this way too: the time in such a packet is that before its batch was sealed.
 
 use std::io;
 
 use weir_io::clock;
 use weir_io::packet_socket::{BATCH, PacketSocket};
 
+use super::sealed::Sealer;
 use super::{TrafficSpec, Transmitted, Transmitter};
 use crate::workload::{Stream, Traffic};
 
@@ -12,12 +14,17 @@ pub struct PacketTransmitter {
     socket: PacketSocket,
     traffic: Traffic,
     stream: Stream,
+    sealer: Option<Sealer>,
 }
 
 impl PacketTransmitter {
     pub fn new(socket: PacketSocket, traffic: Traffic) -> Self {
         let stream = traffic.stream(0);
-        PacketTransmitter { socket, traffic, stream }
+        PacketTransmitter { socket, traffic, stream, sealer: None }
+    }
+
+    pub fn sealing(socket: PacketSocket, traffic: Traffic, sealer: Sealer) -> Self {
+        PacketTransmitter { sealer: Some(sealer), ..PacketTransmitter::new(socket, traffic) }
     }
 }
 
@@ -28,8 +35,14 @@ impl Transmitter for PacketTransmitter {
         while left > 0 {
             let batch = left.min(BATCH);
             let now = clock::now();
-            let (traffic, stream) = (&self.traffic, &mut self.stream);
-            let sent = self.socket.send(batch, |frame| traffic.write(stream.advance(), run, now, frame))?;
+            let (traffic, stream, sealer) = (&self.traffic, &mut self.stream, &mut self.sealer);
+            let sent = self.socket.send(batch, |frame| {
+                let mut plain = |frame: &mut [u8]| traffic.write(stream.advance(), run, now, frame);
+                match sealer {
+                    Some(sealer) => sealer.seal(plain, frame),
+                    None => plain(frame),
+                }
+            })?;
             done.sent += sent as u64;
             // After the first refusal the kernel does not try the rest; those numbers are skipped.
             done.offered += (sent + usize::from(sent < batch)) as u64;
@@ -48,6 +61,6 @@ impl Transmitter for PacketTransmitter {
     }
 
     fn name(&self) -> &'static str {
-        "af_packet"
+        if self.sealer.is_some() { "af_packet, sealed" } else { "af_packet" }
     }
 }

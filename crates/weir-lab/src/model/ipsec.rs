@@ -43,6 +43,22 @@ pub struct Protection {
 }
 
 impl Protection {
+    /// One policy, the fastest code, an SA a worker with 32-bit numbers and the usual window, and IPv4 outside.
+    pub fn new(mode: Mode, direction: Direction, cipher: CipherName) -> Protection {
+        Protection {
+            mode,
+            direction,
+            cipher,
+            backend: Backend::Auto,
+            esn: false,
+            replay_window: WINDOW,
+            shared_sa: false,
+            policies: 1,
+            outer: Family::Inet,
+            spd: Spd::default(),
+        }
+    }
+
     /// Whether packets leave as cleartext by an enforced port, whose policies are asked: opened ones of a tunnel because
     /// a policy lets them, plain ones because none matches.
     pub fn bypasses(&self) -> bool {

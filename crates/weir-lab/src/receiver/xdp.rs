@@ -86,12 +86,9 @@ impl Collector for XdpCollector {
 }
 
 fn marked(family: Family) -> Layout {
-    let (ethertype, protocol_at) = match family {
-        Family::Inet => (0x0800, 14 + 9),
-        Family::Inet6 => (0x86dd, 14 + 6),
-    };
+    let (ethertype, protocol_at, _) = frame::ip_layout(family);
     let mark_at = frame::headers_len(family) as u16;
-    Layout { ethertype, protocol_at, protocol: 17, mark_at, magic: mark::MAGIC }
+    Layout { ethertype, protocol_at: protocol_at as u16, protocol: 17, mark_at, magic: mark::MAGIC }
 }
 
 fn layout_of(sealed: Sealed) -> Layout {

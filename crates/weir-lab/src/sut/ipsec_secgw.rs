@@ -139,23 +139,12 @@ mod tests {
     use weir_testing::folder::Folder;
 
     use super::*;
-    use crate::model::ipsec::{CipherName, WINDOW};
-    use crate::model::spd::Spd;
-    use crate::testbed::memory::dpdk_inmem::pcap;
+    use crate::model::ipsec::CipherName;
+    use crate::workload::capture;
 
     fn protection(cipher: &str) -> Protection {
-        Protection {
-            mode: Mode::Policy,
-            direction: Direction::Out,
-            cipher: CipherName::named(cipher).expect("a suite"),
-            backend: Backend::Auto,
-            esn: false,
-            replay_window: WINDOW,
-            shared_sa: false,
-            policies: 1,
-            outer: Family::Inet,
-            spd: Spd::default(),
-        }
+        let cipher = CipherName::named(cipher).expect("a suite");
+        Protection::new(Mode::Policy, Direction::Out, cipher)
     }
 
     #[test]
@@ -185,18 +174,6 @@ mod tests {
         assert!(refused(&good, Family::Inet6).is_some_and(|why| why.contains("family = \"inet\"")));
     }
 
-    /// Frames of a capture of this machine's byte order.
-    fn frames(capture: &[u8]) -> Vec<&[u8]> {
-        let (mut at, mut frames) = (24, Vec::new());
-        while let Some(head) = capture.get(at..at + 16) {
-            let len = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
-            let Some(frame) = capture.get(at + 16..at + 16 + len) else { break };
-            frames.push(frame);
-            at += 16 + len;
-        }
-        frames
-    }
-
     /// A frame of UDP from 10.10.0.2 to 32.0.0.1 that names itself in its last byte.
     fn plain(number: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 10, 0, 2, 0, 0, 0, 10, 1, 8, 0];
@@ -219,7 +196,7 @@ mod tests {
         let folder = Folder::new("secgw");
         let (from, to) = (PathBuf::from(folder.at("from.pcap")), PathBuf::from(folder.at("to.pcap")));
         let sent: Vec<Vec<u8>> = (0..64).map(plain).collect();
-        fs::write(&from, pcap(&sent)).expect("a capture");
+        fs::write(&from, capture::write(&sent)).expect("a capture");
         let p = protection("aes-gcm-128");
         let ends = Ends::Captures { from, to: to.clone() };
         let mut gateway = start(ends, 0, &p).expect("it starts");
@@ -231,8 +208,7 @@ mod tests {
         drop(gateway);
         let keys = Keys { encryption: Secret::new(vec![0x5a; 20]), integrity: Secret::new(Vec::new()) };
         let cipher = weir_io::cipher::portable().cipher(p.cipher.0, false, &keys).expect("a cipher");
-        let capture = fs::read(&to).expect("its capture");
-        let sealed = frames(&capture);
+        let sealed = capture::read(&fs::read(&to).expect("its capture"));
         assert_eq!(sealed.len(), 64);
         for (number, frame) in sealed.into_iter().enumerate() {
             let mut esp = frame[34..].to_vec();

@@ -17,7 +17,7 @@
 
 mod churn;
 mod devices;
-pub(crate) mod dpdk_inmem;
+mod dpdk_inmem;
 mod ipsec;
 mod peer_sa;
 pub mod process;
@@ -70,17 +70,17 @@ impl MemoryTestbed {
             sut @ (Sut::Kernel | Sut::KernelXfrm | Sut::XdpFib) => {
                 Some(format!("{}: forwards in namespaces only; use topology = \"netns\"", kebab(&sut)))
             }
-            Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw => dpdk_inmem::missing(configuration),
-            Sut::Vpp | Sut::VppEnds => vpp_inmem::missing(configuration),
+            sut if sut.is_dpdk() => dpdk_inmem::missing(configuration),
+            sut if sut.is_vpp() => vpp_inmem::missing(configuration),
             _ => crate::sut::missing(configuration),
         }
     }
 
     pub fn prepare(&mut self, configuration: &Configuration) -> Result<Box<dyn Prepared>, LabError> {
-        if matches!(configuration.sut(), Sut::DpdkL3fwd | Sut::DpdkTestpmd | Sut::DpdkIpsecSecgw) {
+        if configuration.sut().is_dpdk() {
             return Ok(Box::new(self.dpdk_inmem(configuration)?));
         }
-        if matches!(configuration.sut(), Sut::Vpp | Sut::VppEnds) {
+        if configuration.sut().is_vpp() {
             return Ok(Box::new(self.vpp_inmem(configuration)?));
         }
         match configuration.build() {

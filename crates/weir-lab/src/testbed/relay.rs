@@ -24,9 +24,7 @@ use crate::generator::derp::client;
 use crate::generator::derp::pairs::{Moment, Outcome, PairTraffic, Pairs};
 use crate::generator::derp::visits;
 use crate::model::relay::{Load, RelayScenario};
-use crate::model::{
-    Configuration, Family, FrameSize, LabError, Misbehaviour, Prepared, Sample, Scope, Sut, Trial,
-};
+use crate::model::{Configuration, Family, LabError, Misbehaviour, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::Counters;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
@@ -145,9 +143,7 @@ impl Deployed {
     }
 
     fn connect(&mut self, configuration: &Configuration) -> Result<(), LabError> {
-        let FrameSize::Fixed(data) = configuration.workload.frame else {
-            return Err(LabError::new("relay: packets of one size: write `frame = 1400`".into()));
-        };
+        let data = configuration.workload.frame.of_relay()?;
         let (count, sut, cpu) = (self.clients, configuration.sut(), self.cpus.generator);
         let relay = self.relay;
         let pairs = self.namespace.run(move || {

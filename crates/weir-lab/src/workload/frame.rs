@@ -29,6 +29,14 @@ pub const fn headers_len(family: Family) -> usize {
     }
 }
 
+/// EtherType, where the byte of the protocol is, and where what the IP header carries begins.
+pub const fn ip_layout(family: Family) -> (u16, usize, usize) {
+    match family {
+        Family::Inet => (0x0800, ETHERNET + 9, ETHERNET + IPV4),
+        Family::Inet6 => (0x86dd, ETHERNET + 6, ETHERNET + IPV6),
+    }
+}
+
 /// The headers of one flow at one frame size.
 #[derive(Clone, Debug)]
 pub struct Header {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use weir_core::ipsec::{Cipher, Ciphers, Keys, Secret, Suite};
 use weir_io::cipher::{self, rate};
 
-use super::address;
+use super::{address, frame};
 use crate::model::ipsec::Direction;
 use crate::model::{Family, LabError, Protection};
 
@@ -124,10 +124,7 @@ impl Sealed {
 
     /// EtherType, where the byte of the protocol is, and where the SPI is.
     pub fn layout(self) -> (u16, usize, usize) {
-        match self.outer {
-            Family::Inet => (0x0800, 14 + 9, 14 + 20),
-            Family::Inet6 => (0x86dd, 14 + 6, 14 + 40),
-        }
+        frame::ip_layout(self.outer)
     }
 
     /// The number of the SA that sealed a frame, and its sequence number; `None` for what no SA of the lab sealed.
@@ -146,24 +143,13 @@ impl Sealed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ipsec::{Backend, CipherName, Mode};
-    use crate::model::spd::Spd;
+    use crate::model::ipsec::{CipherName, Mode};
     use crate::workload::Link;
     use crate::workload::esp::Encapsulation;
 
     fn protection(outer: Family) -> Protection {
-        Protection {
-            mode: Mode::Route,
-            direction: Direction::Out,
-            cipher: CipherName::named("aes-gcm-128").expect("there"),
-            backend: Backend::Auto,
-            esn: false,
-            replay_window: 64,
-            shared_sa: false,
-            policies: 1,
-            outer,
-            spd: Spd::default(),
-        }
+        let cipher = CipherName::named("aes-gcm-128").expect("there");
+        Protection { outer, ..Protection::new(Mode::Route, Direction::Out, cipher) }
     }
 
     #[test]

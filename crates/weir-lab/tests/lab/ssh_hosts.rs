@@ -4,9 +4,8 @@ pub mod room;
 
 use std::io::Write as _;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
-use room::{DEVICE, GENERATOR, RECEIVER, Room};
+use room::{DEVICE, GENERATOR, RECEIVER, Room, wait_for};
 use serde_json::Value;
 use weir_io::channels::Queues;
 
@@ -57,15 +56,6 @@ pub fn assert_adds_up(sample: &Value) {
     assert_eq!((n(&sample["reordered"]), n(&sample["duplicated"])), (0, 0), "{sample:#}");
 }
 
-fn wait_for(what: &str, lab: &mut Child, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(120);
-    while !holds() {
-        assert!(lab.try_wait().expect("our child").is_none(), "the lab ended before {what}");
-        assert!(Instant::now() < until, "no {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Runs of the kernel that delivered packets so far, and runs that failed.
 fn good(room: &Room) -> usize {
     room.runs("kernel").iter().filter(|run| run.is_ok()).count()
@@ -106,9 +96,7 @@ fn kernel_weir_and_commands_are_measured_on_hosts_that_stay_as_they_were() {
         ("xdp-fib", "xdp-fib", ""),
         ("by-hand", "command", BY_HAND),
     ];
-    let output = room.run(&experiment(&room, 2, &list, ""));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = room.run_well(&experiment(&room, 2, &list, ""));
     for (name, ..) in list {
         let runs = room.runs(name);
         assert_eq!(runs.len(), 2, "{name}: {said}");
@@ -147,9 +135,7 @@ fn modes_of_a_card_are_tried_on_its_host_and_the_best_are_written_as_weirs_setti
         ("queues = [1, 2]", "queues = [1, 3]"),
     ];
     let configurations = fewer.iter().fold(configurations.to_string(), |text, (a, b)| text.replace(a, b));
-    let output = room.run(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = room.run_well(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
     for name in ["auto", "copy-interrupt-1", "copy-busy-poll-1"] {
         for run in room.runs(name) {
             let sample = run.unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -197,9 +183,7 @@ fn the_experiment_to_start_from_runs_as_soon_as_its_hosts_are_named() {
         head.replace("\"1s\"", "\"20ms\"").replace("\"5s\"", "\"100ms\"").replace("runs = 10", "runs = 1");
     let configurations =
         configurations.replace("flows = 1200", "flows = 24").replace("routes = 1000", "routes = 10");
-    let output = room.run(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = room.run_well(&format!("{head}[defaults]{configurations}{}", room.hosts_table("")));
     for name in ["a", "b", "a~again"] {
         for run in room.runs(name) {
             assert_adds_up(&run.unwrap_or_else(|e| panic!("{name}: {e}")));
@@ -301,8 +285,7 @@ fn two_clocks_give_rates_but_no_latency() {
     let Some(mut room) = Room::open("two_clocks_give_rates_but_no_latency") else { return };
     room.replace_receiver();
     let before = room.settled();
-    let output = room.run(&experiment(&room, 1, &[("kernel", "kernel", "")], ""));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    room.run_well(&experiment(&room, 1, &[("kernel", "kernel", "")], ""));
     let runs = room.runs("kernel");
     let sample = runs[0].as_ref().unwrap_or_else(|e| panic!("{e}"));
     assert_adds_up(sample);
@@ -343,8 +326,7 @@ fn commands_that_hang_or_fail_cost_their_own_runs_and_say_why() {
         ("unwell", "command", unwell.as_str()),
         ("good", "kernel", ""),
     ];
-    let output = room.run(&experiment(&room, 1, &list, "apply = \"1500ms\"\nhealth = \"1s\""));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    room.run_well(&experiment(&room, 1, &list, "apply = \"1500ms\"\nhealth = \"1s\""));
     for (name, expected) in [
         ("hangs", "device_under_test (root@10.99.2.2): apply: apply: ended, not done after 1.5s"),
         ("fails", "exit status: 4); it said: no such router"),

@@ -33,9 +33,7 @@ fn sample(room: &Room, name: &str) -> Value {
 /// The samples of configurations that all ran, on hosts that are afterwards as before.
 fn measured(room: &Room, list: &[Written]) -> Vec<Value> {
     let before = room.settled();
-    let output = room.run(&experiment(room, list));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    room.run_well(&experiment(room, list));
     let samples = list.iter().map(|(name, ..)| sample(room, name)).collect();
     room.assert_as_before(&before);
     samples

@@ -45,9 +45,7 @@ fn open(test: &str) -> Option<Room> {
 
 /// Runs the experiment and reads the profile of each configuration; its measured run is good.
 fn run(room: &Room, configurations: &[&str]) -> Vec<(Header, Profile)> {
-    let output = room.run(&experiment(room, configurations));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    room.run_well(&experiment(room, configurations));
     let read = |name: &&str| {
         let runs = room.runs(name);
         let measured = runs[0].as_ref().unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -1,14 +1,13 @@
 //! Relays on the ssh topology against real sshd: what they carry between hosts, and that the hosts stay as they were.
 
 use std::io::Write as _;
-use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use weir_io::process;
 use weir_lab::sut::derper;
 
-use crate::ssh_hosts::room::{DEVICE, GENERATOR, Room};
+use crate::ssh_hosts::room::{DEVICE, GENERATOR, Room, wait_for};
 
 /// Shared by every experiment here; `runs` first. The relay has a CPU, and the generator the other, if there are two.
 const HEAD: &str = "title = \"Relays on hosts\"\nquestion = \"Do they relay?\"\nwarm_up = \"20ms\"\nwindow = \"200ms\"\n\
@@ -71,15 +70,6 @@ fn assert_carried(name: &str, sample: &Value) {
     }
 }
 
-fn wait_for(what: &str, lab: &mut Child, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(120);
-    while !holds() {
-        assert!(lab.try_wait().expect("our child").is_none(), "the lab ended before {what}");
-        assert!(Instant::now() < until, "no {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were() {
     let test = "weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were";
@@ -94,9 +84,7 @@ fn weir_and_a_forwarder_relay_between_hosts_that_stay_as_they_were() {
         ("bytes", "tcp-forwarder", "relay = {}"),
         ("bytes-tls", "tcp-forwarder", "relay = { tls = \"user\", load = \"open\" }\nrate = 2000"),
     ];
-    let output = room.run(&experiment(&room, 1, &list));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let said = room.run_well(&experiment(&room, 1, &list));
     for (name, sut, _) in list {
         let runs = room.runs(name);
         assert_eq!(runs.len(), 1, "{name}: {said}");
@@ -127,8 +115,7 @@ fn the_cost_between_two_machines_is_that_of_all_cpus_of_the_relays_host() {
     room.kill_sshd(GENERATOR);
     room.start_sshd_ahead(GENERATOR);
     let before = state(&room);
-    let output = room.run(&experiment(&room, 1, &[("plain", "weir", "relay = {}")]));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    room.run_well(&experiment(&room, 1, &[("plain", "weir", "relay = {}")]));
     let runs = room.runs("plain");
     let sample = runs[0].as_ref().unwrap_or_else(|e| panic!("{e}"));
     assert_carried("plain", sample);
@@ -159,9 +146,7 @@ fn derper_relays_between_hosts_plain_and_through_tls() {
     let before = state(&room);
     let list =
         [("plain", "derper", "relay = {}"), ("tls", "derper", "relay = { tls = \"user\" }\nrate = 2000")];
-    let output = room.run(&experiment(&room, 1, &list));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    room.run_well(&experiment(&room, 1, &list));
     for (name, ..) in list {
         let runs = room.runs(name);
         assert_carried(name, runs[0].as_ref().unwrap_or_else(|e| panic!("{name}: {e}")));
@@ -179,8 +164,7 @@ fn silent_clients_and_those_that_leave_are_measured_between_hosts() {
         ("connects", "weir", "relay = { load = \"connects\", tls = \"user\" }"),
         ("reconnects", "weir", "relay = { load = \"reconnects\" }"),
     ];
-    let output = room.run(&experiment(&room, 1, &list));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    room.run_well(&experiment(&room, 1, &list));
     let metric = |name: &str, metric: &str| {
         let runs = room.runs(name);
         let sample = runs[0].as_ref().unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -247,9 +231,7 @@ fn what_cannot_be_a_relay_on_hosts_is_skipped_or_fails_with_the_remedy() {
         ("good", "weir", "relay = {}"),
     ];
     let text = format!("baseline = true\n{}", experiment(&room, 1, &list));
-    let output = room.run(&text);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    room.run_well(&text);
     let result = room.json("result.json");
     let skipped = result["skipped"].to_string();
     for expected in [

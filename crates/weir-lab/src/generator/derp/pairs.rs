@@ -71,6 +71,7 @@ pub enum Moment {
 }
 
 /// What a run came to.
+#[derive(Serialize, Deserialize)]
 pub struct Outcome {
     pub tally: Tally,
     pub intended: u64,

@@ -5,6 +5,7 @@
 //! delivered rate is of those that came while the window was open.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_core::time::Nanos;
 
 use super::packet::Mark;
@@ -32,7 +33,9 @@ impl Course {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Tally {
+    #[serde(with = "recorded")]
     pub latency: Histogram<u64>,
     /// Packets delivered in the window and after it.
     pub delivered: u64,
@@ -46,13 +49,36 @@ pub struct Tally {
     /// Packets of a run before this one.
     pub foreign: u64,
     pub last_arrival: Nanos,
+    #[serde(skip)]
     pub open: bool,
+}
+
+fn latencies() -> Histogram<u64> {
+    Histogram::new_with_max(LATENCY_MAX, 3).expect("bounds that hdrhistogram takes")
+}
+
+/// A histogram as (nanoseconds, packets).
+mod recorded {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(latency: &Histogram<u64>, into: S) -> Result<S::Ok, S::Error> {
+        let recorded = latency.iter_recorded();
+        into.collect_seq(recorded.map(|v| (v.value_iterated_to(), v.count_at_value())))
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Histogram<u64>, D::Error> {
+        let mut latency = latencies();
+        for (nanoseconds, packets) in Vec::<(u64, u64)>::deserialize(from)? {
+            latency.saturating_record_n(nanoseconds, packets);
+        }
+        Ok(latency)
+    }
 }
 
 impl Tally {
     pub fn new() -> Tally {
         Tally {
-            latency: Histogram::new_with_max(LATENCY_MAX, 3).expect("bounds that hdrhistogram takes"),
+            latency: latencies(),
             delivered: 0,
             arrived: 0,
             bytes: 0,

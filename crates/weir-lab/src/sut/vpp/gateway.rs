@@ -14,8 +14,7 @@ use weir_core::ipsec::{Encryption, Integrity, Suite};
 use weir_io::xdp_pass::Pass;
 
 use super::{Daemon, PORTS, UNSEALED, absent, interface, unmerged, unsealed};
-use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection, WINDOW};
-use crate::model::spd::Spd;
+use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection};
 use crate::model::{Configuration, Family, LabError};
 use crate::netns::veth::Port;
 use crate::sut::gateway::{Gateway, Pair, Side};
@@ -95,18 +94,8 @@ impl Gateway for Vpp {
 }
 
 pub(super) fn protection(c: &Configuration) -> Protection {
-    c.ipsec().unwrap_or(Protection {
-        mode: Mode::Route,
-        direction: Direction::Out,
-        cipher: CipherName(Suite::AES_GCM_128),
-        backend: Backend::Auto,
-        esn: false,
-        replay_window: WINDOW,
-        shared_sa: false,
-        policies: 1,
-        outer: Family::Inet,
-        spd: Spd::default(),
-    })
+    let own = || Protection::new(Mode::Route, Direction::Out, CipherName(Suite::AES_GCM_128));
+    c.ipsec().unwrap_or_else(own)
 }
 
 /// Interfaces, SAs, and what leads packets to them, as its command line takes them.

@@ -29,6 +29,7 @@ use crate::model::{Configuration, Family, LabError, Sut};
 use crate::netns::counters::Counters;
 use crate::sut::peer::ProcessPlacement;
 use crate::workload::address;
+use crate::workload::capture;
 
 /// Its heap takes a copy of every frame.
 pub const FLOWS_MAX: u32 = 1 << 16;
@@ -183,7 +184,7 @@ impl InMemory {
         self.send(capture, Some(count))?;
         let until = Instant::now() + COME_WITHIN;
         loop {
-            let frames = fs::read(&file).map_or(Vec::new(), |bytes| frames_of(&bytes));
+            let frames = fs::read(&file).map_or(Vec::new(), |bytes| capture::read(&bytes));
             let enough = frames.len() as u64 >= count;
             if enough || Instant::now() > until {
                 self.say("packet-generator capture pg1 disable\n")?;
@@ -407,17 +408,4 @@ fn sa(id: u32, sa: &SaWords<'_>, p: &Protection) -> String {
 /// The seconds at the begin of `show clock`.
 pub(super) fn seconds(said: &str) -> Option<f64> {
     said.split(|c: char| c == ',' || c.is_whitespace()).find_map(|word| word.parse().ok())
-}
-
-/// The frames of a capture of this machine's byte order; what is half written is left out.
-fn frames_of(file: &[u8]) -> Vec<Vec<u8>> {
-    const HEADER: usize = 24;
-    let (mut rest, mut frames) = (file.get(HEADER..).unwrap_or_default(), Vec::new());
-    while let Some((head, after)) = rest.split_at_checked(16) {
-        let len = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
-        let Some((frame, after)) = after.split_at_checked(len) else { break };
-        frames.push(frame.to_vec());
-        rest = after;
-    }
-    frames
 }

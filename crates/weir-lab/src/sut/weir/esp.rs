@@ -97,14 +97,8 @@ pub fn tables(c: &Configuration, workers: usize) -> String {
             write!(text, "\n[[tunnel]]\nname = \"{TUNNEL}\"\nout = {out}\nin = {inbound}\nrpf = \"off\"\n");
     }
     if p.mode == Mode::Policy {
-        let actions = match p.bypasses() {
-            true => spd::Actions { matching: "action = \"bypass\"\n".into(), others: "bypass" },
-            false => spd::Actions {
-                matching: format!("action = \"protect\"\nout = {out}\nin = {inbound}\n"),
-                others: "discard",
-            },
-        };
-        text += &spd::policies(&p, family, towards(&p), &actions);
+        let action = if p.bypasses() { spd::Action::Bypass } else { spd::Action::Protect { out, inbound } };
+        text += &spd::policies(&p, family, towards(&p), &action);
     }
     text
 }
@@ -197,13 +191,9 @@ mod tests {
         ];
         let all = CipherName::all().into_iter().enumerate().flat_map(|(n, cipher)| {
             shapes.map(|(mode, direction, action)| Protection {
-                mode,
-                direction,
-                cipher,
                 backend: if n % 2 == 0 { Backend::Auto } else { Backend::AwsLc },
                 esn: n % 3 == 0,
                 replay_window: if n % 3 == 0 { 64 } else { 0 },
-                shared_sa: false,
                 policies: 5,
                 outer: if n % 2 == 0 { Family::Inet } else { Family::Inet6 },
                 spd: Spd {
@@ -214,6 +204,7 @@ mod tests {
                     churn: 0,
                     rules: None,
                 },
+                ..Protection::new(mode, direction, cipher)
             })
         });
         all.collect()

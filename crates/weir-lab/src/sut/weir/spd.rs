@@ -15,20 +15,22 @@ pub enum Towards {
     In,
 }
 
-/// What policies do.
-pub struct Actions {
-    /// Lines of the policy that packets match.
-    pub matching: String,
-    /// The action of those that match nothing.
-    pub others: &'static str,
+/// What the policy does that packets match.
+pub enum Action {
+    Bypass,
+    /// Protection by these lists of SAs.
+    Protect {
+        out: String,
+        inbound: String,
+    },
 }
 
 /// What its configuration says of policies that let packets pass, and of how they are asked.
 pub fn tables(c: &Configuration) -> String {
     let Some(p) = c.ipsec() else { return String::new() };
     let family = c.workload.family;
-    let bypass = Actions { matching: "action = \"bypass\"\n".into(), others: "bypass" };
-    format!("\n[ipsec]\n{}", asked(&p, family, Towards::Out)) + &policies(&p, family, Towards::Out, &bypass)
+    let asked = asked(&p, family, Towards::Out);
+    format!("\n[ipsec]\n{asked}") + &policies(&p, family, Towards::Out, &Action::Bypass)
 }
 
 /// How policies are asked.
@@ -50,7 +52,7 @@ pub fn asked(p: &Protection, family: Family, towards: Towards) -> String {
 }
 
 /// The SPD of the port that packets ask.
-pub fn policies(p: &Protection, family: Family, towards: Towards, actions: &Actions) -> String {
+pub fn policies(p: &Protection, family: Family, towards: Towards, action: &Action) -> String {
     // outbound, what is local is the source
     let (name, port, way, source, destination) = match towards {
         Towards::Out => ("leaving", "out", "out", "local", "remote"),
@@ -64,12 +66,19 @@ pub fn policies(p: &Protection, family: Family, towards: Towards, actions: &Acti
     };
     let default = if policies::matching(p).is_some() { "drop" } else { "bypass" };
     let mut text = format!("\n[[spd]]\nname = \"{name}\"\nports = [\"{port}\"]\ndefault = \"{default}\"\n");
+    let bypass = "action = \"bypass\"\n".to_string();
+    // SAs of both directions belong to a policy that protects
+    let (matching_way, matching, others) = match action {
+        Action::Bypass => (way, bypass.clone(), bypass),
+        Action::Protect { out, inbound } => (
+            "both",
+            format!("action = \"protect\"\nout = {out}\nin = {inbound}\n"),
+            "action = \"discard\"\n".to_string(),
+        ),
+    };
     for n in 1..=p.policies {
-        let others = format!("action = \"{}\"\n", actions.others);
         let (direction, selector, action) = if policies::matching(p) == Some(n) {
-            // SAs of both directions belong to it
-            let both = actions.matching.contains("protect");
-            (if both { "both" } else { way }, everything.clone(), &actions.matching)
+            (matching_way, everything.clone(), &matching)
         } else if policies::are_of_ports(p) {
             (way, format!("protocol = \"udp\"\n{destination}_ports = {n}\n"), &others)
         } else {

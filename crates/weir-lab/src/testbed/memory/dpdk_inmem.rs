@@ -25,6 +25,7 @@ use crate::netns::counters;
 use crate::netns::residue::Folder;
 use crate::sut::dpdk::Dpdk;
 use crate::sut::{Running, ipsec_secgw, l3fwd, testpmd};
+use crate::workload::capture;
 use weir_stats::search::{LossLedger, Rate};
 
 /// Templates lie in the program's buffers; of l3fwd's 8192 that leaves half to packets.
@@ -61,7 +62,7 @@ impl DpdkInmem {
         let folder = Folder::new()?;
         let frames: Vec<Vec<u8>> = (0..templates.frames.len()).map(|flow| templates.whole(flow)).collect();
         let capture = folder.path().join("frames.pcap");
-        fs::write(&capture, pcap(&frames))
+        fs::write(&capture, capture::write(&frames))
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", capture.display())))?;
         let family = configuration.workload.family;
         // the file is in its memory once it runs
@@ -119,17 +120,4 @@ impl Prepared for DpdkInmem {
     fn scope(&self) -> Option<Scope> {
         Some(Scope::Cpus(vec![self.cpu]))
     }
-}
-
-/// Frames as a capture of this machine's byte order.
-pub fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
-    /// Magic, version 2.4, no zone, longest frame, Ethernet.
-    const HEADER: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
-    let mut file: Vec<u8> = HEADER.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    for frame in frames {
-        let len = frame.len() as u32;
-        file.extend([0, 0, len, len].iter().flat_map(|word| word.to_ne_bytes()));
-        file.extend(frame);
-    }
-    file
 }

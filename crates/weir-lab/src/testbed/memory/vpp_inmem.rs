@@ -15,7 +15,6 @@ use std::sync::Arc;
 use weir_core::packet::Frame;
 use weir_io::clock;
 
-use super::dpdk_inmem::pcap;
 use super::ipsec::{self, SaPlan};
 use super::peer_sa::{PeerSa, known};
 use super::tables::{self, Net};
@@ -23,6 +22,7 @@ use super::traffic::Templates;
 use crate::model::ipsec::Direction;
 use crate::model::{Configuration, LabError, Prepared, Protection, Sample, Scope, Sut, Trial};
 use crate::sut::vpp::memory::{InMemory, MemorySetup, SaWords, Window};
+use crate::workload::capture;
 use weir_stats::search::{LossLedger, Rate};
 
 const ETHERNET: usize = 14;
@@ -106,7 +106,7 @@ impl VppInmem {
 
     fn capture(&self, name: &str, frames: &[Vec<u8>]) -> Result<PathBuf, LabError> {
         let file = self.vpp.folder().join(name);
-        fs::write(&file, pcap(frames))
+        fs::write(&file, capture::write(frames))
             .map_err(|e| LabError::new(format!("{}: cannot be written: {e}", file.display())))?;
         Ok(file)
     }

@@ -2,7 +2,7 @@
 
 use crate::model::Keys;
 use crate::model::configuration::PlacementKeys;
-use crate::model::ipsec::{Backend, CipherName, Direction, Mode, Protection};
+use crate::model::ipsec::{CipherName, Direction, Mode, Protection};
 use crate::model::spd::{Action, LookupBy, Spd};
 use std::io::Write as _;
 use std::time::Duration;
@@ -311,18 +311,9 @@ fn deployed_with_policies(test: &str, sut: Sut, family: Family, ipsec: Protectio
 }
 
 fn policies(direction: Direction, policies: u32, matching: Option<u32>, lookup: LookupBy) -> Protection {
-    Protection {
-        mode: Mode::Policy,
-        direction,
-        cipher: CipherName::named("null").expect("there"),
-        backend: Backend::Auto,
-        esn: false,
-        replay_window: 64,
-        shared_sa: false,
-        policies,
-        outer: Family::Inet,
-        spd: Spd { lookup, matching, action: Action::Bypass, ..Spd::default() },
-    }
+    let spd = Spd { lookup, matching, action: Action::Bypass, ..Spd::default() };
+    let cipher = CipherName::named("null").expect("there");
+    Protection { policies, spd, ..Protection::new(Mode::Policy, direction, cipher) }
 }
 
 #[test]

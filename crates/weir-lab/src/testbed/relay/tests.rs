@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_stats::search::Rate;
 
 use crate::model::configuration::PlacementKeys;
-use crate::model::{Topology, Workload};
+use crate::model::{FrameSize, Topology, Workload};
 
 fn configuration(sut: Sut, relay: RelayScenario) -> Configuration {
     let workload =

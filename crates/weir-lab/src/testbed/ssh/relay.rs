@@ -17,13 +17,13 @@ use serde::de::DeserializeOwned;
 use weir_core::time::Nanos;
 
 use super::fleet::Fleet;
-use crate::agent::protocol::relay::{ClientsReady, PairsRan, RelayEnd, RelayRequest, RelayStarted, Watched};
+use crate::agent::protocol::relay::{ClientsReady, RelayEnd, RelayRequest, RelayStarted, Watched};
 use crate::agent::protocol::{Counted, Interface, Request};
 use crate::experiment::hosts::{Role, Timeouts};
 use crate::generator::derp::pairs::{Outcome, PairTraffic};
 use crate::generator::derp::visits::Connected;
 use crate::model::relay::{Load, RelayScenario, Tls};
-use crate::model::{Configuration, Family, FrameSize, LabError, Prepared, Sample, Sut, Trial, kebab};
+use crate::model::{Configuration, Family, LabError, Prepared, Sample, Sut, Trial, kebab};
 use crate::netns::counters::Counters;
 use crate::sut::{self, tcp_forwarder, weir};
 use crate::testbed::relay::blame;
@@ -40,8 +40,8 @@ pub fn missing(configuration: &Configuration, relay: &RelayScenario) -> Option<S
     if configuration.workload.family == Family::Inet6 {
         return Some("relay: its clients use IPv4; use family = \"inet\"".into());
     }
-    if !matches!(configuration.workload.frame, FrameSize::Fixed(_)) {
-        return Some("relay: packets of one size: write `frame = 1400`".into());
+    if let Err(mixed) = configuration.workload.frame.of_relay() {
+        return Some(mixed.said);
     }
     match configuration.sut() {
         Sut::Weir => weir::program().is_none().then(|| sut::MISSING_WEIR.into()),
@@ -256,9 +256,8 @@ impl Paired for RelayDeployed {
         self.run += 1;
         let run = RelayRequest::Run(PairTraffic { run: self.run, ..plan });
         let within = plan.window + DRAINS + self.limits.answer.0;
-        let (ran, cost): (PairsRan, Cost) =
-            self.watched("run", run, [Duration::ZERO, plan.window], within)?;
-        Ok((ran.into(), Some(cost)))
+        let (came, cost) = self.watched("run", run, [Duration::ZERO, plan.window], within)?;
+        Ok((came, Some(cost)))
     }
 }
 

@@ -359,6 +359,14 @@ impl Room {
         started.expect("its thread runs").expect("the program starts")
     }
 
+    /// Runs an experiment that ends well; what it said.
+    pub fn run_well(&self, experiment: &str) -> String {
+        let output = self.run(experiment);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    }
+
     pub fn run(&self, experiment: &str) -> Output {
         self.start(experiment).wait_with_output().expect("it ends")
     }
@@ -410,5 +418,15 @@ impl Drop for Room {
             }
         }
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Waits until something holds while the lab runs.
+pub fn wait_for(what: &str, lab: &mut Child, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(lab.try_wait().expect("our child").is_none(), "the lab ended before {what}");
+        assert!(Instant::now() < until, "no {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -75,3 +75,33 @@ fn packets_that_are_not_what_was_sent_are_damage() {
     }
     assert_eq!(batch.len(), 1);
 }
+
+#[test]
+fn what_pairs_found_is_the_same_on_the_other_side() {
+    let mut tally = Tally { open: true, corrupted: 2, ..Tally::new() };
+    let mut course = Course::default();
+    course.next = 9;
+    for (sequence, now) in [(0, 50), (2, 70_000), (1, 80_000)] {
+        tally.arrival(&mut course, Mark { run: 1, pair: 0, sequence, due: 10 }, 1400, now);
+    }
+    let came = Outcome {
+        tally,
+        intended: 10,
+        offered: 9,
+        sent: 8,
+        began: 1,
+        ended: 100_000,
+        idle: 5,
+        late_max: 6,
+        group: 7,
+        stalled: stalled::Count { intended: 4, offered: 3, sent: 2, received: 1 },
+        disconnected: 1,
+    };
+    let said = serde_json::to_string(&came).expect("plain data");
+    let ran: Outcome = serde_json::from_str(&said).expect("our own");
+    assert_eq!(serde_json::to_string(&ran).expect("plain data"), said);
+    let tally = &ran.tally;
+    assert_eq!((tally.delivered, tally.arrived, tally.bytes, tally.reordered), (3, 3, 4200, 1));
+    assert_eq!((ran.intended, ran.offered, ran.sent, tally.corrupted), (10, 9, 8, 2));
+    assert_eq!(tally.latency.len(), 3);
+}

@@ -9,25 +9,12 @@ use super::super::{MemoryTestbed, tables};
 use super::*;
 use crate::model::configuration::PlacementKeys;
 use crate::model::ipsec::{Backend, CipherName, Direction, Mode};
-use crate::model::spd::Spd;
 use crate::model::{Configuration, Family, FrameSize, Keys, Sample, Sut, Topology, Trial, Workload};
 use weir_stats::search::Rate;
 
 fn protection(mode: Mode, direction: Direction, cipher: &str, outer: Family) -> Protection {
     let cipher = CipherName::named(cipher).expect("a cipher");
-    let (backend, esn) = (Backend::Auto, false);
-    Protection {
-        mode,
-        direction,
-        cipher,
-        backend,
-        esn,
-        replay_window: 64,
-        shared_sa: false,
-        policies: 1,
-        outer,
-        spd: Spd::default(),
-    }
+    Protection { outer, ..Protection::new(mode, direction, cipher) }
 }
 
 fn configuration(family: Family, frame: FrameSize, ipsec: Protection) -> Configuration {

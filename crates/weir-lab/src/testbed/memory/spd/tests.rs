@@ -7,7 +7,7 @@ use weir_core::ipsec::spd::synthetic::Shape;
 use super::super::MemoryTestbed;
 use super::*;
 use crate::model::configuration::PlacementKeys;
-use crate::model::ipsec::{Backend, CipherName, Mode};
+use crate::model::ipsec::{CipherName, Mode};
 use crate::model::spd::{Action as Does, Spd};
 use crate::model::{Configuration, FrameSize, Keys, Sample, Sut, Topology, Trial, Workload};
 use weir_stats::search::Rate;
@@ -16,18 +16,8 @@ const LOOKUPS: [LookupBy; 4] = [LookupBy::Gateway, LookupBy::Linear, LookupBy::C
 const FAMILIES: [Family; 2] = [Family::Inet, Family::Inet6];
 
 fn protection(direction: Direction, outer: Family, policies: u32, spd: Spd) -> Protection {
-    Protection {
-        mode: Mode::Policy,
-        direction,
-        cipher: CipherName::named("null").expect("a cipher"),
-        backend: Backend::Auto,
-        esn: false,
-        replay_window: 64,
-        shared_sa: false,
-        policies,
-        outer,
-        spd,
-    }
+    let cipher = CipherName::named("null").expect("a cipher");
+    Protection { policies, outer, spd, ..Protection::new(Mode::Policy, direction, cipher) }
 }
 
 fn sample(family: Family, flows: u32, p: Protection) -> Sample {
