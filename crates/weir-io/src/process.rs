@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// More than any service has.
 const PASSED_MAX: u32 = 253;
@@ -44,6 +45,20 @@ pub fn as_nice_as_we_are(task: u32) -> io::Result<()> {
     let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: setpriority touches no memory; the kernel checks task and range.
     result(unsafe { libc::setpriority(libc::PRIO_PROCESS, task, own) })
+}
+
+/// Takes turns of this length on the CPU from now on, 0.1 to 100 ms: a thread with shorter turns than the one that runs goes before it as soon
+/// as it wakes, at the next point where the kernel lets go. The share of the CPU stays that of its niceness. Kernels before Linux 6.12 leave it
+/// as it is, without an error.
+pub fn take_turns_of(turn: Duration) -> io::Result<()> {
+    // SAFETY: sched_attr is plain numbers, for which zero is valid.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as libc::c_uint;
+    // SAFETY: the kernel writes at most `size` bytes, those of `attributes`; task 0 is the calling thread.
+    result(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) } as i32)?;
+    attributes.sched_runtime = turn.as_nanos() as u64;
+    // SAFETY: the kernel reads `attributes`, whose size is in it, and checks every value.
+    result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } as i32)
 }
 
 /// Asks a process to end (SIGTERM).
@@ -235,6 +250,14 @@ pub fn dies_with_starter(command: &mut Command) -> &mut Command {
     unsafe {
         command.pre_exec(|| result(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)))
     }
+}
+
+/// The command's process leads a session of its own, as a service does: no terminal's signals reach it, and the kernel gives it a part of each CPU
+/// of its own (autogroup). It leads its process group too.
+pub fn in_session_of_its_own(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call without
+    // touching memory.
+    unsafe { command.pre_exec(|| result(libc::setsid())) }
 }
 
 /// Ends every process of the group that `leader` was started as (`Command::process_group(0)`).

@@ -137,6 +137,8 @@ impl Weir {
                 let mut command = Command::new(program);
                 command.env("STATE_DIRECTORY", state);
                 command.arg("run").arg(file).stdin(Stdio::null()).stdout(output).stderr(errors);
+                // as its service has it
+                process::in_session_of_its_own(&mut command);
                 process::dies_with_starter(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;

@@ -154,7 +154,7 @@ const WORKERS: [Key; 9] = [
         "nice",
         Form::Words(&["auto", "leave"]),
         "\"auto\"",
-        "The priority of workers. With `auto` a worker has nice -10 where the kernel's reception shares its CPU (frames copied by the kernel, no busy polling), so that an overload of frames does not keep it from those that were received; `leave` leaves it as weir was started.",
+        "The priority of workers. With `auto` a worker has nice -10, and the session it leads too, where the kernel's reception shares its CPU (frames copied by the kernel, no busy polling), so that an overload of frames does not keep it from those that were received; `leave` leaves it as weir was started.",
     ),
 ];
 const CONTROL: [Key; 2] = [

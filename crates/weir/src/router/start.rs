@@ -220,9 +220,12 @@ fn start_workers<'a>(
     sender: &EventSender,
 ) -> Result<Vec<Worker>, Failure> {
     let mut workers = Vec::new();
-    for (number, ((cpu, umem), devices)) in queues.enumerate() {
+    let queues: Vec<_> = queues.collect();
+    let all = queues.len();
+    for (number, ((cpu, umem), devices)) in queues.into_iter().enumerate() {
         let (wake_up, leave_nice) = (wanted.wake_up, wanted.leave_nice);
-        let start = Start { number, cpu, umem: umem.clone(), devices, key, wake_up, leave_nice };
+        let start =
+            Start { number, workers: all, cpu, umem: umem.clone(), devices, key, wake_up, leave_nice };
         let started = Worker::start(start, tables.clone(), sender.clone());
         workers.push(started.map_err(|e| resource("a worker's thread", &e))?);
     }

@@ -34,6 +34,7 @@ use weir_io::wake::{Sleep, Trigger, Waker};
 
 use crate::config::settings::WakeUp;
 
+mod priority;
 mod queues;
 mod run;
 mod sampling;
@@ -50,6 +51,8 @@ pub struct OpenDevice {
 /// A worker about to start.
 pub struct Start {
     pub number: usize,
+    /// How many workers there are.
+    pub workers: usize,
     pub cpu: u32,
     /// Shared with the control side, which opens further devices on it.
     pub umem: Arc<Umem>,
@@ -286,6 +289,7 @@ mod tests {
         let events = EventSender { queue, waker: Arc::new(Waker::new().expect("an eventfd")) };
         let start = Start {
             number: 0,
+            workers: 1,
             cpu: 0,
             umem: Arc::new(Umem::new(64, ChunkSize::default()).expect("memory")),
             devices: vec![OpenDevice { device, poll: Vec::new() }],

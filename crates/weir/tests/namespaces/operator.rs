@@ -267,16 +267,34 @@ fn nices(router: &Router) -> Vec<i32> {
         .collect()
 }
 
+/// Nice value of a process's session; nothing where the kernel has no groups for sessions.
+fn nice_of_session(router: &Router) -> Option<i32> {
+    let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").ok()?;
+    let group = std::fs::read_to_string(format!("/proc/{}/autogroup", router.pid())).ok()?;
+    let nice = group.trim().rsplit_once(" nice ").expect("a name and a value").1;
+    (enabled.trim() == "1").then(|| nice.parse().expect("a number"))
+}
+
 #[test]
 fn workers_go_before_the_kernels_reception_on_their_cpu_where_they_may() {
     let test = "workers_go_before_the_kernels_reception_on_their_cpu_where_they_may";
     let Some(testbed) = Testbed::new(test) else { return };
     let config = |more: &str| testbed.config("af_xdp", &format!("[workers]\ncpus = [0]\n{more}"));
     for (more, nice) in [("", -10), ("nice = \"leave\"\n", 0), ("wake_up = \"busy-poll\"\n", 0)] {
-        let router = testbed.start(&config(more));
-        assert_eq!(nices(&router), [nice], "{more}: {}", router.log());
+        let router = testbed.spawn(&config(more), &["setsid"]);
+        router.wait_for("is ready");
+        until("the worker has its priority", || (nices(&router) == [nice]).then_some(()));
         assert!(!router.log().contains("nice"), "{}", router.log());
+        if let Some(session) = nice_of_session(&router) {
+            assert_eq!(session, nice, "{more}: the kernel gives a CPU to sessions first");
+        }
     }
+    let in_our_session = testbed.start(&config(""));
+    if let Some(session) = nice_of_session(&in_our_session).filter(|&nice| nice > -10) {
+        in_our_session.wait_for("as much of its CPU as all of this session");
+        assert_eq!(nice_of_session(&in_our_session), Some(session), "the session is its user's");
+    }
+    drop(in_our_session);
     let without = ["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"];
     let router = testbed.spawn(&config(""), &without);
     router.wait_for("is ready");

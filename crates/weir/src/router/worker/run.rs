@@ -8,7 +8,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use arc_swap::Cache;
-use rustix::process::{getpriority_process, setpriority_process};
 use weir_core::device::{Device, DeviceStats};
 use weir_core::packet::{Batch, DeviceId, Frame, Pool};
 use weir_core::router::{Output, Router, breathe};
@@ -19,6 +18,7 @@ use weir_io::umem::{Chunk, Umem};
 use weir_io::wake::{Sleep, wake_driver};
 use weir_io::{clock, cpu};
 
+use super::priority::{self, NotFirst};
 use super::queues::{Absent, Several, add};
 use super::sampling::Sampling;
 use super::{EventSender, OpenDevice, Shared, Start, WakeUp, WorkerCommand, WorkerEvent, WorkerState};
@@ -33,8 +33,6 @@ const IDLE_BREATHS_SHARED: u32 = 1;
 const IDLE_LONGEST: Nanos = MILLISECOND / 2;
 /// Idle breaths of a worker that was told never to sleep; it does once in some minutes without a frame.
 const IDLE_BREATHS_POLLING: u32 = u32::MAX;
-/// Nine tenths of a CPU that another thread of the usual priority wants too. Measured over veth, where -5 forwards less and -15 no more.
-const NICE: i32 = -10;
 /// Breaths of one frame in a row after which a worker takes it that frames come one at a time.
 const LONE_FRAMES: u32 = 4;
 /// Longest sleep: held frames and neighbours have deadlines of whole seconds.
@@ -53,6 +51,8 @@ pub(super) struct Loop {
     inbox: Receiver<WorkerCommand>,
     events: EventSender,
     number: usize,
+    /// How many workers there are.
+    workers: usize,
     cpu: u32,
     devices: Vec<Box<dyn Device<Chunk>>>,
     /// Counts, for each device, of those it replaced.
@@ -110,6 +110,7 @@ impl Loop {
             inbox,
             events,
             number: start.number,
+            workers: start.workers,
             cpu: start.cpu,
             sleep,
             owed: Vec::new(),
@@ -246,15 +247,11 @@ impl Loop {
             return;
         }
         self.keeps_nice = true;
-        if getpriority_process(None).is_ok_and(|nice| nice <= NICE) {
-            return;
-        }
-        if let Err(error) = setpriority_process(None, NICE) {
-            tracing::warn!(
-                "worker {}: nice {NICE} is refused ({error}): more frames than it can forward will leave it less of its CPU; grant \
-                 LimitNICE={NICE} (systemd) or CAP_SYS_NICE, or write `nice = \"leave\"` in [workers]",
-                self.number
-            );
+        match priority::go_first(self.workers) {
+            Ok(()) => {}
+            // whoever starts a router at a terminal has not forgotten a right
+            Err(why @ NotFirst::NotOurSession) => tracing::info!("worker {}: {why}", self.number),
+            Err(why) => tracing::warn!("worker {}: {why}", self.number),
         }
     }
 

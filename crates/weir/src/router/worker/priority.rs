@@ -1,0 +1,118 @@
+//! Going before the kernel's reception on a CPU that a worker shares with it.
+//!
+//! The kernel gives a CPU to sessions first (autogroup), and to the threads of each by their niceness; its own threads belong to
+//! none. So a niceness counts against them only where the whole session has it, whose part on each CPU shrinks with the CPUs that
+//! it uses. A service leads a session of its own, which may be raised; that of a terminal is its user's.
+
+use std::time::Duration;
+use std::{fmt, fs, io};
+
+use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
+use weir_io::process::take_turns_of;
+
+/// Nine tenths of a CPU that another thread of the usual priority wants too. Measured over veth, where -5 forwards less and -15 no more.
+pub(super) const NICE: i32 = -10;
+/// How long its turns are, the shortest there are: a thread that receives lets go of the CPU soon after the worker wakes.
+const TURN: Duration = Duration::from_micros(100);
+/// One step of niceness is this much of the CPU.
+const STEP: f64 = 1.25;
+const AUTOGROUP: &str = "/proc/self/autogroup";
+
+/// What keeps a worker from going first. `Display` says what that costs and the remedy.
+#[derive(Debug)]
+pub(super) enum NotFirst {
+    /// The kernel refuses short turns.
+    Turns(io::Error),
+    /// It refuses the niceness.
+    Nice(io::Error),
+    /// This process is one of another's session.
+    NotOurSession,
+    /// The session leads, but the kernel refuses to raise it.
+    Session { wanted: i32, error: io::Error },
+}
+
+impl fmt::Display for NotFirst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const COSTS: &str = "more frames than it can forward will leave it less of its CPU";
+        const OR: &str = "or write `nice = \"leave\"` in [workers]";
+        match self {
+            NotFirst::Turns(error) => {
+                write!(f, "turns of {TURN:?} are refused ({error}): {COSTS}; allow sched_setattr, {OR}")
+            }
+            NotFirst::Nice(error) => write!(
+                f,
+                "nice {NICE} is refused ({error}): {COSTS}; grant LimitNICE=-20 (systemd) or CAP_SYS_NICE, {OR}"
+            ),
+            NotFirst::NotOurSession => write!(
+                f,
+                "the kernel's reception has as much of its CPU as all of this session (autogroup): {COSTS}; run it as a service \
+                 or as `setsid --wait weir run …`, {OR}"
+            ),
+            NotFirst::Session { wanted, error } => write!(
+                f,
+                "its session may not have nice {wanted} ({error}): {COSTS}; grant LimitNICE=-20 (systemd) or CAP_SYS_NICE, {OR}"
+            ),
+        }
+    }
+}
+
+/// The calling worker, one of so many, goes first from now on.
+pub(super) fn go_first(workers: usize) -> Result<(), NotFirst> {
+    if getpriority_process(None).is_ok_and(|nice| nice > NICE) {
+        setpriority_process(None, NICE).map_err(|error| NotFirst::Nice(error.into()))?;
+    }
+    // The niceness is among the attributes this reads first, and stays.
+    let turns = take_turns_of(TURN).map_err(NotFirst::Turns);
+    raise_session(session_nice(workers)).and(turns)
+}
+
+/// The niceness of a session that has as much of each of its workers' CPUs as one worker has with [`NICE`].
+fn session_nice(workers: usize) -> i32 {
+    let steps = (workers.max(1) as f64).log(STEP).round() as i32;
+    (NICE - steps).max(-20)
+}
+
+/// Raises this process' session, if it leads one and the kernel counts sessions.
+fn raise_session(wanted: i32) -> Result<(), NotFirst> {
+    let counts =
+        fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1");
+    if !counts || nice_of_session().is_none_or(|nice| nice <= wanted) {
+        return Ok(());
+    }
+    if getsid(None).ok() != Some(getpid()) {
+        return Err(NotFirst::NotOurSession);
+    }
+    match fs::write(AUTOGROUP, wanted.to_string()) {
+        // Another worker may have been faster: the kernel takes one such write in a tenth of a second.
+        Err(error) if nice_of_session().is_some_and(|nice| nice > wanted) => {
+            Err(NotFirst::Session { wanted, error })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn nice_of_session() -> Option<i32> {
+    nice_of(&fs::read_to_string(AUTOGROUP).ok()?)
+}
+
+/// What `/autogroup-12 nice -10` says.
+fn nice_of(autogroup: &str) -> Option<i32> {
+    autogroup.trim().rsplit_once(" nice ")?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_several_workers_has_more_for_its_part_is_divided() {
+        assert_eq!([0, 1, 2, 4, 8, 64].map(session_nice), [-10, -10, -13, -16, -19, -20]);
+    }
+
+    #[test]
+    fn the_kernels_line_is_read() {
+        assert_eq!(nice_of("/autogroup-12 nice -10\n"), Some(-10));
+        assert_eq!(nice_of("/autogroup-3 nice 0\n"), Some(0));
+        assert_eq!(nice_of(""), None);
+    }
+}
