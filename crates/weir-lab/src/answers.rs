@@ -1,26 +1,37 @@
-//! The answers of experiments in documents, between markers, each from its newest campaign.
+//! The values of experiments in documents, each from its newest campaign.
 //!
 //! ```text
 //! <!-- answers NAME … -->            a section an experiment: sentences, tables, where they come from
 //! <!-- answers as table NAME … -->   a row an experiment: question, headline, evidence
 //! <!-- end of answers -->
+//!
+//! {{NAME: ratio a b}}                one value in three digits, by the placeholders of answers
+//! {{NAME: report}}                   the way to its report; `answer` is its headline, `machine`, `date` and `blocks` say of what it is
 //! ```
 //!
-//! Promises: what stands between markers follows from the raw runs alone; all else in the document stays as it is.
-//! Refuses: smoke campaigns unless asked, markers without an end.
+//! Markers stand in the document itself. Values in double braces stand in a file beside it, `benchmarks.md.in` of
+//! `benchmarks.md`, which the document is written from as a whole.
+//!
+//! Promises: what is filled in follows from the raw runs alone; all else in the document stays as it is.
+//! Refuses: smoke campaigns unless asked, markers without an end, a value of nothing that was measured.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::{fmt, fs};
 
+use crate::experiment::answer::{KNOWN, Placeholder};
+use crate::machine::utc;
 use crate::manifest::Manifest;
 use crate::model::LabError;
 use crate::report::answers::{circumstances, headline, whole};
-use crate::result::{Results, derive};
+use crate::result::answers::brief;
+use crate::result::{Results, derive_with_runs};
+use crate::store::read::Runs;
 
 const BEGIN: &str = "<!-- answers ";
 const CLOSE: &str = "-->";
 const END: &str = "<!-- end of answers -->";
+const OPEN: &str = "{{";
 const AS_TABLE: [&str; 2] = ["as", "table"];
 
 /// The newest campaign of one experiment.
@@ -28,6 +39,24 @@ struct Evidence {
     dir: PathBuf,
     manifest: Manifest,
     results: Results,
+    runs: Runs,
+}
+
+/// Why a value in double braces cannot be filled in.
+enum Unfilled {
+    NoValue,
+    NoRuns,
+}
+
+impl fmt::Display for Unfilled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfilled::NoValue => write!(f, "is none of {KNOWN}; answer; report; machine; date; blocks"),
+            Unfilled::NoRuns => {
+                f.write_str("no run of the campaign has it: correct the configuration or the metric")
+            }
+        }
+    }
 }
 
 /// Campaigns in a folder, each experiment's newest; derived when first asked for.
@@ -65,16 +94,21 @@ impl Campaigns {
     fn of(&mut self, experiment: &str) -> Result<Option<&Evidence>, LabError> {
         let Some((_, dir)) = self.newest.get(experiment) else { return Ok(None) };
         if !self.derived.contains_key(experiment) {
-            let (manifest, results) = derive(dir)?;
-            let evidence = Evidence { dir: dir.clone(), manifest, results };
+            let (manifest, results, runs) = derive_with_runs(dir)?;
+            let evidence = Evidence { dir: dir.clone(), manifest, results, runs };
             self.derived.insert(experiment.into(), evidence);
         }
         Ok(self.derived.get(experiment))
     }
 
-    /// The document at `path`, whose text is `text`, with everything between markers written anew.
+    /// The document at `path`, written from `text`: its own, or that of the file beside it.
     pub fn fill(&mut self, path: &Path, text: &str) -> Result<String, LabError> {
         let shown = path.display();
+        if !text.contains(BEGIN) && !text.contains(OPEN) {
+            return Err(LabError::new(format!(
+                "{shown}: no \"{BEGIN}NAME {CLOSE}\" and \"{END}\": write the two where answers should stand"
+            )));
+        }
         let mut out = String::new();
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once(BEGIN) {
@@ -85,15 +119,30 @@ impl Campaigns {
                     "{shown}: \"{BEGIN}\" without \"{END}\": write it behind"
                 )));
             };
-            let inside = self.between(path, asked)?;
+            let (before, inside) = (self.values(path, before)?, self.between(path, asked)?);
             out += &format!("{before}{BEGIN}{asked}{CLOSE}\n\n{inside}\n\n{END}");
             rest = after;
         }
-        if out.is_empty() {
-            let remedy = "write the two where answers should stand";
-            return Err(LabError::new(format!(
-                "{shown}: no \"{BEGIN}NAME {CLOSE}\" and \"{END}\": {remedy}"
-            )));
+        Ok(out + &self.values(path, rest)?)
+    }
+
+    /// The text with each value in double braces filled in.
+    fn values(&mut self, path: &Path, text: &str) -> Result<String, LabError> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once(OPEN) {
+            let wrong = |why: &str| LabError::new(format!("{}: {OPEN}{why}", path.display()));
+            let (asked, after) =
+                behind.split_once("}}").ok_or_else(|| wrong(" without }}: write it behind"))?;
+            let (name, value) = asked
+                .split_once(": ")
+                .ok_or_else(|| wrong(&format!("{asked}}}}}: write NAME: and a value")))?;
+            let evidence = self.of(name)?.ok_or_else(|| {
+                wrong(&format!("{asked}}}}}: {name} was not measured; `weir-lab run labs/{name}.toml` does"))
+            })?;
+            let said = evidence.value(path, value).map_err(|why| wrong(&format!("{asked}}}}}: {why}")))?;
+            out += &format!("{before}{said}");
+            rest = after;
         }
         Ok(out + rest)
     }
@@ -123,6 +172,27 @@ impl Campaigns {
 }
 
 impl Evidence {
+    /// What a value in double braces stands for: a dash where a configuration of it was left out.
+    fn value(&self, document: &Path, asked: &str) -> Result<String, Unfilled> {
+        let Manifest { machine, experiment, skipped, .. } = &self.manifest;
+        Ok(match asked {
+            "answer" => headline(&self.results),
+            "report" => link(document, &self.dir.join("report.md")),
+            "machine" => format!("{}, {} CPUs, Linux {}", machine.cpu, machine.threads, machine.kernel),
+            "date" => utc(self.manifest.started_unix_ms).split(' ').next().unwrap_or_default().into(),
+            "blocks" => experiment.runs.to_string(),
+            _ => {
+                let value = Placeholder::parse(asked).ok_or(Unfilled::NoValue)?;
+                let left_out = value.names().iter().any(|name| skipped.contains_key(*name));
+                match brief(&self.manifest, &self.results, &self.runs, &value) {
+                    Some(said) => said,
+                    None if left_out => "–".into(),
+                    None => return Err(Unfilled::NoRuns),
+                }
+            }
+        })
+    }
+
     fn row(&self, document: &Path) -> String {
         let plain = |text: &str| text.replace('|', "\\|").replace('\n', " ");
         let report = link(document, &self.dir.join("report.md"));
@@ -136,6 +206,16 @@ impl Evidence {
         out += &circumstances(&self.manifest, &self.results).join("\n");
         out += &format!("\n[Raw runs and report]({report}); [experiment]({experiment}).");
         out
+    }
+}
+
+/// What the document at this path is written from: the file beside it with `.in` behind its name, or itself.
+pub fn source(document: &Path) -> std::io::Result<String> {
+    let mut beside = document.as_os_str().to_owned();
+    beside.push(".in");
+    match fs::read_to_string(beside) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => fs::read_to_string(document),
+        read => read,
     }
 }
 

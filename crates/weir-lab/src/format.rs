@@ -1,5 +1,6 @@
 //! Values as reports print them: digits, units, intervals, verdicts; text made safe for HTML.
 
+use weir_stats::bootstrap::Ratio;
 use weir_stats::{Comparison, Summary, Verdict};
 
 use crate::experiment::Metric;
@@ -22,6 +23,39 @@ pub fn digits(value: f64) -> String {
         _ => 4,
     };
     format!("{value:.decimals$}")
+}
+
+/// A value in three digits with its unit, for a page that is read and not computed with: `24.3 Mpps`, `43.9 Gb/s`.
+pub fn brief(metric: &Metric, value: f64) -> String {
+    let (divisor, unit) = metric.unit();
+    let (value, unit) = match (value / divisor, unit) {
+        (mbps, "Mb/s") if mbps >= 1000.0 => (mbps / 1000.0, "Gb/s"),
+        (us, "µs") if us >= 1000.0 => (us / 1000.0, "ms"),
+        other => other,
+    };
+    let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+    format!("{}{unit}", three_digits(value))
+}
+
+/// Three significant digits; thousands are whole, in groups.
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 999.5 => signed(value.round() as i64).replace('\u{202f}', ","),
+        size if size >= 99.95 || size == 0.0 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A ratio and its interval in three digits, more where its side of 1 would be lost: `1.83 [1.79, 1.87]`, `0.995 [0.991, 1.002]`.
+pub fn brief_ratio(ratio: Ratio) -> String {
+    let values = [Some(ratio.ratio), ratio.low, ratio.high];
+    let near_one = values.iter().flatten().any(|v| (v - 1.0).abs() < 0.015);
+    let text = |v: f64| if near_one { format!("{v:.3}") } else { three_digits(v) };
+    match ratio.low.zip(ratio.high) {
+        Some((low, high)) => format!("{} [{}, {}]", text(ratio.ratio), text(low), text(high)),
+        None => text(ratio.ratio),
+    }
 }
 
 /// `min – max` in the metric's unit.
@@ -90,6 +124,20 @@ mod tests {
         assert_eq!(with_unit(&Metric("pps".into()), 640_000.0), "0.640 Mpps");
         assert_eq!(with_unit(&Metric("clocks_per_packet".into()), 101.26), "101.3 cycles/packet");
         assert_eq!(digits(1234.5), "1234");
+    }
+
+    #[test]
+    fn a_page_has_three_digits_and_the_larger_unit() {
+        let mbps = |value| brief(&Metric("mbps".into()), value);
+        assert_eq!([mbps(43_939.0), mbps(999.0), mbps(16.44)], ["43.9 Gb/s", "999 Mb/s", "16.4 Mb/s"]);
+        assert_eq!(brief(&Metric("latency_ns_p99".into()), 2_240_000.0), "2.24 ms");
+        assert_eq!(brief(&Metric("pps".into()), 959_700.0), "0.96 Mpps");
+        assert_eq!(brief(&Metric("connects_per_second".into()), 10_670.4), "10,670 /s");
+        let of = |ratio, low, high| brief_ratio(Ratio { ratio, low: Some(low), high: Some(high) });
+        assert_eq!(of(1.832, 1.79, 1.87), "1.83 [1.79, 1.87]");
+        assert_eq!(of(0.9947, 0.9912, 0.9981), "0.995 [0.991, 0.998]");
+        assert_eq!(of(13.18, 10.923, 15.316), "13.2 [10.9, 15.3]");
+        assert_eq!(of(1645.2, 1064.0, 2161.0), "1,645 [1,064, 2,161]");
     }
 
     #[test]

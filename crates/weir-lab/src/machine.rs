@@ -19,6 +19,7 @@ pub use priority::Priority;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
+    /// Its name, family and model: virtual machines of very different processors have one name.
     pub cpu: String,
     pub microcode: Option<String>,
     pub threads: usize,
@@ -58,7 +59,7 @@ impl Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let topology = cpu::Topology::read(Path::new(cpu::SYSFS)).ok();
         Machine {
-            cpu: field(&cpuinfo, "model name").unwrap_or_else(|| std::env::consts::ARCH.into()),
+            cpu: processor(&cpuinfo),
             microcode: field(&cpuinfo, "microcode"),
             threads: topology.as_ref().map_or(0, |t| t.cpus.len()),
             cores: topology.as_ref().map_or(0, |t| t.cores()),
@@ -111,6 +112,15 @@ pub fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().next()?.trim();
     (!line.is_empty()).then(|| line.to_string())
+}
+
+/// `AMD EPYC, family 26 model 2`.
+fn processor(cpuinfo: &str) -> String {
+    let name = field(cpuinfo, "model name").unwrap_or_else(|| std::env::consts::ARCH.into());
+    match (field(cpuinfo, "cpu family"), field(cpuinfo, "model")) {
+        (Some(family), Some(model)) => format!("{name}, family {family} model {model}"),
+        _ => name,
+    }
 }
 
 fn field(text: &str, key: &str) -> Option<String> {

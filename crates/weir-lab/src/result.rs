@@ -161,6 +161,11 @@ impl Results {
 
 /// Reads manifest and raw files of `dir` and derives everything from them.
 pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
+    derive_with_runs(dir).map(|(manifest, results, _)| (manifest, results))
+}
+
+/// The same with the runs, for those who derive more.
+pub fn derive_with_runs(dir: &Path) -> Result<(Manifest, Results, Runs), LabError> {
     let manifest = Manifest::read(dir)?;
     let evidence = store::read_runs(dir, &manifest)?;
     let mut results = summarise(&manifest, &evidence.runs);
@@ -171,7 +176,7 @@ pub fn derive(dir: &Path) -> Result<(Manifest, Results), LabError> {
     results.warnings.extend(warnings::of_cpus(&evidence.runs));
     results.settings = settings::of(&manifest.experiment, manifest.seed, &results);
     results.answers = answers::of(&manifest.experiment, manifest.seed, &results, &evidence.runs);
-    Ok((manifest, results))
+    Ok((manifest, results, evidence.runs))
 }
 
 fn summarise(manifest: &Manifest, runs: &Runs) -> Results {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::answers::Campaigns;
+use crate::answers::{Campaigns, source};
 use crate::model::LabError;
 use crate::store::write_whole;
 
@@ -15,9 +15,10 @@ pub fn go(documents: &[PathBuf], runs: &Path, check: bool, quick: bool) -> Resul
     let mut differ = false;
     for document in documents {
         let shown = document.display();
-        let text = fs::read_to_string(document)
+        let from = source(document)
             .map_err(|e| LabError::new(format!("{shown}: {e}; name a document with markers")))?;
-        let filled = campaigns.fill(document, &text)?;
+        let filled = campaigns.fill(document, &from)?;
+        let text = fs::read_to_string(document).unwrap_or_default();
         match (filled == text, check) {
             (true, _) => println!("{shown}: says what the newest campaigns say"),
             (false, true) => {

@@ -98,7 +98,8 @@ pub enum Placeholder {
     Share { name: String, kind: String },
 }
 
-const KNOWN: &str = "median, number or range NAME [METRIC]; runs NAME; ratio or change REFERENCE OTHER [METRIC]; \
+/// What may stand between braces.
+pub const KNOWN: &str = "median, number or range NAME [METRIC]; runs NAME; ratio or change REFERENCE OTHER [METRIC]; \
                      verdict, word, detectable or frames REFERENCE OTHER; share NAME KIND; pairs";
 
 /// Text around placeholders, in turn.
@@ -125,7 +126,8 @@ pub fn parts(template: &str) -> Result<Vec<Part<'_>>, AnswerError> {
 }
 
 impl Placeholder {
-    fn parse(inside: &str) -> Option<Placeholder> {
+    /// Reads what stands between the braces.
+    pub fn parse(inside: &str) -> Option<Placeholder> {
         let mut words = inside.split_whitespace().map(String::from);
         let (kind, mut next) = (words.next()?, || words.next());
         let placeholder = match kind.as_str() {

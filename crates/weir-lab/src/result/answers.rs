@@ -13,6 +13,7 @@ use super::{Outcome, Results, Runs, comparisons, outcome_of};
 use crate::experiment::answer::{AnswerSpec, Part, Placeholder, Section, parts};
 use crate::experiment::{Experiment, Metric};
 use crate::format;
+use crate::manifest::Manifest;
 use weir_stats::compare::ALPHA;
 use weir_stats::number::general;
 use weir_stats::{Comparison, Summary, Verdict};
@@ -37,8 +38,14 @@ pub struct Answered {
 
 /// What the experiment says, in its order.
 pub fn of(experiment: &Experiment, seed: u64, results: &Results, runs: &Runs) -> Vec<Answered> {
-    let filler = Filler { experiment, seed, results, runs };
+    let filler = Filler { experiment, seed, results, runs, brief: false };
     experiment.answers.iter().filter_map(|said| filler.piece(said)).collect()
+}
+
+/// One value as a page has it, in three digits; `None` where it was not measured.
+pub fn brief(manifest: &Manifest, results: &Results, runs: &Runs, value: &Placeholder) -> Option<String> {
+    let (experiment, seed) = (&manifest.experiment, manifest.seed);
+    Filler { experiment, seed, results, runs, brief: true }.value(value, &[])
 }
 
 struct Filler<'a> {
@@ -46,6 +53,8 @@ struct Filler<'a> {
     seed: u64,
     results: &'a Results,
     runs: &'a Runs,
+    /// Three digits, and the larger unit.
+    brief: bool,
 }
 
 impl Filler<'_> {
@@ -112,20 +121,30 @@ impl Filler<'_> {
         match placeholder {
             Placeholder::Median { name, metric, unit } => {
                 let (metric, summary) = self.summary(name, metric.as_deref())?;
-                Some(match unit {
-                    true => format::with_unit(&metric, summary.median),
-                    false => format::digits(summary.median / metric.unit().0),
+                Some(match (unit, self.brief) {
+                    (true, true) => format::brief(&metric, summary.median),
+                    (true, false) => format::with_unit(&metric, summary.median),
+                    (false, true) => format::three_digits(summary.median / metric.unit().0),
+                    (false, false) => format::digits(summary.median / metric.unit().0),
                 })
             }
             Placeholder::Range { name, metric } => {
                 let (metric, summary) = self.summary(name, metric.as_deref())?;
+                if self.brief {
+                    let [least, greatest] = [summary.min, summary.max].map(|v| format::brief(&metric, v));
+                    return Some(format!("{least} to {greatest}"));
+                }
                 let (_, unit) = metric.unit();
                 Some(format!("{} {unit}", format::range(&metric, &summary)).trim_end().to_string())
             }
             Placeholder::Runs { name } => Some(self.results.outcome(name)?.values.len().to_string()),
             Placeholder::Ratio { pair, metric, percent } => {
                 let compared = self.ratio(pair, metric.as_deref())?;
-                let value = if *percent { change(&compared)? } else { format::ratio(&compared) };
+                let value = match (percent, self.brief) {
+                    (true, _) => change(&compared)?,
+                    (false, true) => format::brief_ratio(compared.ratio?),
+                    (false, false) => format::ratio(&compared),
+                };
                 let declared = self.metric(metric.as_deref()) == self.experiment.metric;
                 let bound = self.results.bound(&compared).filter(|_| declared);
                 let value = Bound::said(bound, &value);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::common::program::{SMALL, run, text, told};
-use weir_lab::answers::Campaigns;
-use weir_lab::format::digits;
+use weir_lab::answers::{Campaigns, source};
+use weir_lab::format::{digits, three_digits};
 use weir_lab::result::Results;
 use weir_testing::folder::Folder;
 
@@ -88,6 +88,41 @@ fn values_of_raw_runs_reach_documents_and_a_value_changed_by_hand_is_noticed() {
 }
 
 #[test]
+fn a_document_is_written_from_the_file_beside_it_value_by_value() {
+    let folder = Folder::new("template");
+    let campaign = measured(&folder);
+    let template = "of {{small: blocks}} blocks: {{small: median inet6}}, [{{small: ratio inet inet6}}]({{small: report}})\n";
+    folder.write("docs/answers.md.in", template);
+    let done = answers(&folder, &[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let written = folder.read("docs/answers.md");
+    let results = Results::read(&campaign).expect("a result");
+    let median = results.outcome("inet6").and_then(|o| o.summary).expect("measured").median / 1e6;
+    let name = campaign.file_name().expect("a name").to_string_lossy();
+    assert!(written.starts_with(&format!("of 3 blocks: {} Mpps, [", three_digits(median))), "{written}");
+    assert!(written.ends_with(&format!("](../runs/{name}/report.md)\n")), "{written}");
+    assert!(answers(&folder, &["--check"]).status.success());
+    folder.write("docs/answers.md", "by hand");
+    assert!(!answers(&folder, &["--check"]).status.success());
+    for (wrong, said) in [
+        ("{{small median inet6}}", "write NAME: and a value"),
+        ("{{later: median a}}", "later was not measured; `weir-lab run labs/later.toml` does"),
+        ("{{small: mean inet6}}", "is none of median"),
+        ("{{small: median inet5}}", "no run of the campaign has it"),
+        ("{{small: report", "write it behind"),
+    ] {
+        folder.write("docs/answers.md.in", wrong);
+        let refused = answers(&folder, &[]);
+        assert!(
+            !refused.status.success() && text(&refused.stderr).contains(said),
+            "{}",
+            text(&refused.stderr)
+        );
+    }
+    assert_eq!(folder.read("docs/answers.md"), "by hand", "nothing is written from a template with an error");
+}
+
+#[test]
 fn sentences_are_derived_again_by_verify_and_can_be_worded_anew() {
     let folder = Folder::new("wording");
     let campaign = measured(&folder);
@@ -134,7 +169,8 @@ fn committed_documents_say_what_the_newest_committed_campaigns_say() {
     for name in ["docs/answers.md", "docs/benchmarks.md"] {
         let document = root.join(name);
         let committed = std::fs::read_to_string(&document).expect("committed");
-        let derived = campaigns.fill(&document, &committed).unwrap_or_else(|e| panic!("{e}"));
+        let from = source(&document).expect("committed");
+        let derived = campaigns.fill(&document, &from).unwrap_or_else(|e| panic!("{e}"));
         assert!(committed == derived, "`weir-lab report --documents {name}` writes it anew:\n{derived}");
     }
 }
