@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation vector-ciphers soak loom tsan miri interop questions relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation vector-ciphers soak loom tsan miri interop questions evidence relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | vector-ciphers | soak | loom | tsan | miri | interop | questions | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | vector-ciphers | soak | loom | tsan | miri | interop | questions | evidence | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -97,7 +97,18 @@ QUESTIONS = unused-ipsec ciphers placement spd relay
 questions: build build-without-ipsec
 	@./scripts/peers derper || echo 'SKIP derper: question-relay names what is missing'
 	./target/release/weir-lab run $(QUESTIONS:%=labs/question-%.toml) --into runs
-	./target/release/weir-lab report --documents docs/answers.md docs/benchmarks.md
+	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
+
+# every campaign that README.md and docs/benchmarks.md have values of but VPP's, two hours and a half on two cores as root; `weir-lab run` of the
+# same line goes on where it was interrupted with --resume. VPP's need VPP built from source: labs/vpp-*.toml
+EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
+  question-unused-ipsec-linux relay relay-tls relay-sparse relay-connects relay-idle relay-latency relay-peers relay-rates relay-stalled \
+  relay-stalled-latency spd-depth spd-churn firewall firewall-latency firewall-connections
+evidence: build build-without-ipsec
+	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 || echo 'SKIP peers: each campaign names what is missing'
+	./target/release/weir-lab run $(EVIDENCE:%=labs/%.toml) $(QUESTIONS:%=labs/question-%.toml) --into runs
+	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
+	./target/release/weir-lab verify runs
 
 # what labs/question-unused-ipsec.toml compares with
 build-without-ipsec: setup

@@ -95,6 +95,8 @@ pub struct DpdkProgram {
     pub ends: Ends,
     /// Words of DPDK's environment besides.
     pub environment: Vec<String>,
+    /// A library that goes before those it is linked with.
+    pub preload: Option<PathBuf>,
     /// What stands after `--`.
     pub words: Words,
     /// What its log holds once it forwards.
@@ -111,7 +113,7 @@ pub struct Dpdk {
 
 impl Dpdk {
     pub fn start(plan: DpdkProgram, place: ProcessPlacement<'_>) -> Result<Dpdk, LabError> {
-        let DpdkProgram { name, program, cores, ends, environment, words, ready, note } = plan;
+        let DpdkProgram { name, program, cores, ends, environment, preload, words, ready, note } = plan;
         let mut line = String::new();
         let mut started = Started::launch(name, place, |folder| {
             let mut all = eal(&cores, &ends);
@@ -121,6 +123,9 @@ impl Dpdk {
             line = ends.steady(&format!("{name} {}", all.join(" ")), folder);
             let mut command = Command::new(program);
             command.args(all.iter().map(OsString::from)).env("RUNTIME_DIRECTORY", folder);
+            if let Some(library) = preload {
+                command.env("LD_PRELOAD", library);
+            }
             Ok(command)
         })?;
         started.wait(READY_WITHIN, |program| Ok(program.log().contains(ready)))?;

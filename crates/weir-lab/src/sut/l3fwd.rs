@@ -71,6 +71,7 @@ fn plan(
         cores: format!("0@{cpu}"),
         ends,
         environment: Vec::new(),
+        preload: None,
         words: Box::new(move |folder| {
             let (v4, v6) = (folder.join("routes4"), folder.join("routes6"));
             fs::write(&v4, inet)?;

@@ -50,6 +50,7 @@ fn plan(ends: Ends, cpu: u32, mac: &str) -> Result<DpdkProgram, LabError> {
         cores: format!("0@{cpu},1@{cpu}"),
         ends,
         environment: Vec::new(),
+        preload: None,
         words: Box::new(|_| Ok(words)),
         ready: "testpmd> ",
         note: "rewrites link-layer addresses only: no route is looked up, no hop limit lowered".into(),
