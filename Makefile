@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation vector-ciphers soak loom tsan miri interop questions evidence relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation simulated-week vector-ciphers soak loom tsan miri interop questions evidence relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | vector-ciphers | soak | loom | tsan | miri | interop | questions | evidence | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | simulated-week | vector-ciphers | soak | loom | tsan | miri | interop | questions | evidence | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -153,6 +153,10 @@ relay-simulation: setup
 # far it is; `make test` has twenty seconds of it
 soak: setup
 	WEIR_SOAK_SECONDS=$(SECONDS) cargo test -p weir --test namespaces soak -- --nocapture
+
+# two gateways on virtual time that change every second, a week of it in two minutes; `make test` has an hour
+simulated-week: setup
+	WEIR_WEEK_SECONDS=604800 cargo test --release -p weir-core --features testing --test pipeline -- simulated_week --nocapture
 
 # every length of ESP packets in batches, weir's vector ciphers of each width against aws-lc, on all CPUs: runs/vector-ciphers.txt gets a line
 vector-ciphers: setup

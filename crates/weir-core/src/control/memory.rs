@@ -21,6 +21,8 @@ use crate::time::Nanos;
 
 /// Every SA there can be, in use and once more gone: 131,072 of less than 1 KiB each.
 const STATES_MAX: usize = 2 * SAS_MAX;
+/// Places in the order that forgotten SAs may keep.
+const FORGOTTEN_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Remembered {
@@ -126,6 +128,9 @@ impl Memory {
     /// Forgets an SA whose keys never come back, here and on disk.
     pub(super) fn forget_sa(&mut self, sa: &SaSpec, ciphers: Option<&dyn Ciphers>) {
         self.states.remove(&self.key(sa));
+        if self.order.len() > 2 * self.states.len() + FORGOTTEN_MAX {
+            self.order.retain(|key| self.states.contains_key(key));
+        }
         if let (Some(durable), Some(ciphers)) = (&mut self.durable, ciphers) {
             let identity = durable.identity(sa, one_sequence(sa), ciphers);
             durable.forget(&identity);
@@ -177,4 +182,31 @@ fn is_kept(sa: &SaSpec) -> bool {
 
 fn one_sequence(sa: &SaSpec) -> bool {
     sa.params.direction == Direction::Out && sa.params.suite.encryption().is_aead()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipsec::sa::Mode;
+    use crate::ipsec::{Keys, Params, Secret, Suite};
+
+    #[test]
+    fn sas_that_are_forgotten_leave_nothing_and_those_that_are_not_stay() {
+        let sa = |spi: u32| {
+            let ends = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+            let params = Params::new(Direction::Out, spi, Mode::Tunnel, ends, Suite::AES_GCM_128);
+            let key = spi.to_be_bytes().repeat(5);
+            let keys = Keys { encryption: Secret::new(key), integrity: Secret::new(Vec::new()) };
+            SaSpec { name: String::new(), params, keys }
+        };
+        let mut memory = Memory::new(None);
+        let stays = memory.state(0, &sa(1), None);
+        for spi in 2..10_000 {
+            memory.state(0, &sa(spi), None);
+            memory.forget_sa(&sa(spi), None);
+        }
+        assert_eq!(memory.states.len(), 1);
+        assert!(memory.order.len() <= FORGOTTEN_MAX + 3, "{} places are kept", memory.order.len());
+        assert!(Arc::ptr_eq(&memory.state(0, &sa(1), None), &stays));
+    }
 }

@@ -50,6 +50,7 @@ mod router_icmp;
 mod router_lasting;
 mod router_local;
 mod router_malformed;
+mod simulated_week;
 mod spd_behaviours;
 mod spd_classifier;
 mod spd_flow_cache;
