@@ -6,7 +6,7 @@
 //! <!-- end of answers -->
 //!
 //! {{NAME: ratio a b}}                one value in three digits, by the placeholders of answers
-//! {{NAME: report}}                   the way to its report; `answer` is its headline, `machine`, `date` and `blocks` say of what it is
+//! {{NAME: report}}                   the way to its report; `answer` is its headline, `cpu`, `machine`, `date` and `blocks` say of what it is
 //! ```
 //!
 //! Markers stand in the document itself. Values in double braces stand in a file beside it, `benchmarks.md.in` of
@@ -32,6 +32,7 @@ const BEGIN: &str = "<!-- answers ";
 const CLOSE: &str = "-->";
 const END: &str = "<!-- end of answers -->";
 const OPEN: &str = "{{";
+const SHUT: &str = "}}";
 const AS_TABLE: [&str; 2] = ["as", "table"];
 
 /// The newest campaign of one experiment.
@@ -51,7 +52,7 @@ enum Unfilled {
 impl fmt::Display for Unfilled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfilled::NoValue => write!(f, "is none of {KNOWN}; answer; report; machine; date; blocks"),
+            Unfilled::NoValue => write!(f, "is none of {KNOWN}; answer; report; cpu; machine; date; blocks"),
             Unfilled::NoRuns => {
                 f.write_str("no run of the campaign has it: correct the configuration or the metric")
             }
@@ -126,22 +127,29 @@ impl Campaigns {
         Ok(out + &self.values(path, rest)?)
     }
 
-    /// The text with each value in double braces filled in.
+    /// The text with each value in double braces filled in, line by line: a line that gives the verdict on a ratio has it once.
     fn values(&mut self, path: &Path, text: &str) -> Result<String, LabError> {
+        text.split_inclusive('\n').map(|line| self.line(path, line)).collect()
+    }
+
+    fn line(&mut self, path: &Path, line: &str) -> Result<String, LabError> {
+        let wrong = |why: &str| LabError::new(format!("{}: {OPEN}{why}", path.display()));
+        let judged = verdicts(line);
         let mut out = String::new();
-        let mut rest = text;
+        let mut rest = line;
         while let Some((before, behind)) = rest.split_once(OPEN) {
-            let wrong = |why: &str| LabError::new(format!("{}: {OPEN}{why}", path.display()));
             let (asked, after) =
-                behind.split_once("}}").ok_or_else(|| wrong(" without }}: write it behind"))?;
+                behind.split_once(SHUT).ok_or_else(|| wrong(" without }}: write it behind"))?;
             let (name, value) = asked
                 .split_once(": ")
-                .ok_or_else(|| wrong(&format!("{asked}}}}}: write NAME: and a value")))?;
+                .ok_or_else(|| wrong(&format!("{asked}{SHUT}: write NAME: and a value")))?;
             let evidence = self.of(name)?.ok_or_else(|| {
-                wrong(&format!("{asked}}}}}: {name} was not measured; `weir-lab run labs/{name}.toml` does"))
+                wrong(&format!(
+                    "{asked}{SHUT}: {name} was not measured; `weir-lab run labs/{name}.toml` does"
+                ))
             })?;
-            let said = evidence.value(path, value).map_err(|why| wrong(&format!("{asked}}}}}: {why}")))?;
-            out += &format!("{before}{said}");
+            let said = evidence.value(path, value, &judged);
+            out += &format!("{before}{}", said.map_err(|why| wrong(&format!("{asked}{SHUT}: {why}")))?);
             rest = after;
         }
         Ok(out + rest)
@@ -173,18 +181,19 @@ impl Campaigns {
 
 impl Evidence {
     /// What a value in double braces stands for: a dash where a configuration of it was left out.
-    fn value(&self, document: &Path, asked: &str) -> Result<String, Unfilled> {
+    fn value(&self, document: &Path, asked: &str, judged: &[[String; 2]]) -> Result<String, Unfilled> {
         let Manifest { machine, experiment, skipped, .. } = &self.manifest;
         Ok(match asked {
             "answer" => headline(&self.results),
             "report" => link(document, &self.dir.join("report.md")),
+            "cpu" => machine.cpu.clone(),
             "machine" => format!("{}, {} CPUs, Linux {}", machine.cpu, machine.threads, machine.kernel),
             "date" => utc(self.manifest.started_unix_ms).split(' ').next().unwrap_or_default().into(),
             "blocks" => experiment.runs.to_string(),
             _ => {
                 let value = Placeholder::parse(asked).ok_or(Unfilled::NoValue)?;
                 let left_out = value.names().iter().any(|name| skipped.contains_key(*name));
-                match brief(&self.manifest, &self.results, &self.runs, &value) {
+                match brief(&self.manifest, &self.results, &self.runs, (&value, judged)) {
                     Some(said) => said,
                     None if left_out => "–".into(),
                     None => return Err(Unfilled::NoRuns),
@@ -207,6 +216,13 @@ impl Evidence {
         out += &format!("\n[Raw runs and report]({report}); [experiment]({experiment}).");
         out
     }
+}
+
+/// The pairs whose verdict a line of a document gives.
+fn verdicts(line: &str) -> Vec<[String; 2]> {
+    let asked = line.split(OPEN).skip(1).filter_map(|behind| behind.split_once(SHUT));
+    let values = asked.filter_map(|(asked, _)| Placeholder::parse(asked.split_once(": ")?.1));
+    values.filter_map(Placeholder::judges).collect()
 }
 
 /// What the document at this path is written from: the file beside it with `.in` behind its name, or itself.

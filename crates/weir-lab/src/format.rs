@@ -31,6 +31,7 @@ pub fn brief(metric: &Metric, value: f64) -> String {
     let (value, unit) = match (value / divisor, unit) {
         (mbps, "Mb/s") if mbps >= 1000.0 => (mbps / 1000.0, "Gb/s"),
         (us, "µs") if us >= 1000.0 => (us / 1000.0, "ms"),
+        (ns, "ns a packet") if ns >= 1000.0 => (ns / 1000.0, "µs a packet"),
         other => other,
     };
     let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };

@@ -179,6 +179,14 @@ impl Placeholder {
         }
     }
 
+    /// The pair whose verdict it is.
+    pub fn judges(self) -> Option<[String; 2]> {
+        match self {
+            Placeholder::Verdict { pair, .. } | Placeholder::Detectable { pair } => Some(pair),
+            _ => None,
+        }
+    }
+
     /// The pair that the experiment has to compare for it.
     fn compared(&self) -> Option<&[String; 2]> {
         match self {

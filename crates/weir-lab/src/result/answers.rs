@@ -42,10 +42,16 @@ pub fn of(experiment: &Experiment, seed: u64, results: &Results, runs: &Runs) ->
     experiment.answers.iter().filter_map(|said| filler.piece(said)).collect()
 }
 
-/// One value as a page has it, in three digits; `None` where it was not measured.
-pub fn brief(manifest: &Manifest, results: &Results, runs: &Runs, value: &Placeholder) -> Option<String> {
+/// One value as a page has it, in three digits, with its verdict unless that of its pair stands beside it; `None` where it
+/// was not measured.
+pub fn brief(
+    manifest: &Manifest,
+    results: &Results,
+    runs: &Runs,
+    (value, judged): (&Placeholder, &[[String; 2]]),
+) -> Option<String> {
     let (experiment, seed) = (&manifest.experiment, manifest.seed);
-    Filler { experiment, seed, results, runs, brief: true }.value(value, &[])
+    Filler { experiment, seed, results, runs, brief: true }.value(value, judged)
 }
 
 struct Filler<'a> {
@@ -207,8 +213,8 @@ impl Filler<'_> {
 fn judged(piece: &[String]) -> Vec<[String; 2]> {
     let values = piece.iter().filter_map(|template| parts(template).ok()).flatten();
     let pairs = values.filter_map(|part| match part {
-        Part::Value(Placeholder::Verdict { pair, .. } | Placeholder::Detectable { pair }) => Some(pair),
-        _ => None,
+        Part::Value(placeholder) => placeholder.judges(),
+        Part::Text(_) => None,
     });
     pairs.collect()
 }
