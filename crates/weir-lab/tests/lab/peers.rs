@@ -71,7 +71,7 @@ fn dpdk_seals_by_a_policy_in_memory() {
         let Some(sample) = run("dpdk_seals_by_a_policy_in_memory", configuration) else { continue };
         assert!(sample.ledger.delivered > 0, "{}: {sample:#?}", configuration.name);
         assert_eq!(sample.ledger.unaccounted(), 0, "{}: {sample:#?}", configuration.name);
-        let narrow = sample.notes.iter().any(|note| note.contains("--force-max-simd-bitwidth=128"));
+        let narrow = sample.notes.iter().any(|note| note.contains("held to AVX2"));
         assert_eq!(narrow, configuration.name == "dpdk-ipsec-secgw-aes-ni", "{:?}", sample.notes);
     }
 }

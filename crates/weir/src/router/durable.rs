@@ -40,6 +40,8 @@ pub const STATE_FILE: &str = "sa.state";
 /// A disk that fails is tried again this often, and told of every [`TELL_EVERY`].
 const AGAIN: Nanos = SECOND;
 const TELL_EVERY: Nanos = 10 * SECOND;
+/// A disk that takes longer for an image is told of: packets may soon wait for what it has not.
+const SLOW: Nanos = 2 * SECOND;
 /// A disk that does not answer within this at the start, at an `apply` or at the end is one that fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Counters there is room for at least: 256 KiB.
@@ -72,6 +74,10 @@ pub(super) struct Keeper {
     results: Receiver<(u64, Result<(), StateError>)>,
     /// How many images were sent: an answer that comes late is not that to the last.
     sent: u64,
+    /// When the last one was, while nothing came of it.
+    waits: Option<Nanos>,
+    /// That it takes long was told.
+    slow: bool,
     failing: Option<Failing>,
 }
 
@@ -236,7 +242,17 @@ pub(super) fn open(folder: PathBuf, socket: &Path, waker: Arc<Waker>) -> Result<
     tracing::info!("state directory {}: {} used before", folder.display(), count(known, "sa"));
     let (images, results) = writer(folder.clone(), waker).map_err(StateError::NoThread)?;
     Ok(Opened {
-        keeper: Keeper { folder, _lock: held, counters, images, results, sent: 0, failing: None },
+        keeper: Keeper {
+            folder,
+            _lock: held,
+            counters,
+            images,
+            results,
+            sent: 0,
+            waits: None,
+            slow: false,
+            failing: None,
+        },
         durable,
     })
 }
@@ -283,6 +299,7 @@ impl Keeper {
             };
             ahead(control);
             let done = self.send(image).and_then(|()| self.wait());
+            self.answered();
             control.state_written(now, done.is_ok());
             done?;
         }
@@ -290,6 +307,7 @@ impl Keeper {
 
     fn send(&mut self, image: Vec<u8>) -> Result<(), StateError> {
         self.sent += 1;
+        self.waits = Some(clock::now());
         let ended = |_| unwritten(&self.folder, io::Error::other("its thread has ended"));
         self.images.send((self.sent, image)).map_err(ended)
     }
@@ -328,6 +346,10 @@ impl Keeper {
                 self.take(control, now, done);
             }
         }
+        if !self.slow && self.waits.is_some_and(|since| now.saturating_sub(since) > SLOW) {
+            self.slow = true;
+            tracing::warn!("{}", self.slow_notice());
+        }
         if self.failing.as_ref().is_some_and(|f| f.again > now) {
             return;
         }
@@ -338,7 +360,26 @@ impl Keeper {
         }
     }
 
+    /// What an operator should know of a disk that neither writes nor fails.
+    fn slow_notice(&self) -> String {
+        format!(
+            "state directory {}: its disk has not answered for {} seconds: SAs carry packets until what is reserved for them is used, and go on when it does; \
+             look at what else writes to it, or keep the state on another (`--state-dir`)",
+            self.folder.display(),
+            SLOW / SECOND
+        )
+    }
+
+    /// Something came of the last image.
+    fn answered(&mut self) {
+        self.waits = None;
+        if std::mem::take(&mut self.slow) {
+            tracing::info!("state directory {}: its disk answers again", self.folder.display());
+        }
+    }
+
     fn take(&mut self, control: &mut Control, now: Nanos, done: Result<(), StateError>) {
+        self.answered();
         control.state_written(now, done.is_ok());
         let Err(error) = done else {
             if self.failing.take().is_some() {
@@ -476,6 +517,7 @@ impl Daemon {
     pub(super) fn state_notice(&self) -> Option<String> {
         match &self.state {
             State::Unused => None,
+            State::Kept(keeper) if keeper.slow => Some(keeper.slow_notice()),
             State::Kept(keeper) => keeper.failing.as_ref().map(Failing::notice),
             State::Risked(why) => Some(risk(why)),
         }

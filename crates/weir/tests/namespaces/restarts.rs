@@ -285,6 +285,30 @@ fn a_full_disk_is_said_and_forgotten_when_there_is_room_again() {
     works(&testbed);
 }
 
+#[test]
+fn a_disk_that_hangs_is_said_and_forgotten_when_it_answers() {
+    let Some((testbed, text)) = gateways("a_disk_that_hangs_is_said_and_forgotten_when_it_answers", "")
+    else {
+        return;
+    };
+    let [west, east] = [Side::West, Side::East].map(|side| again(&testbed, side, &text(side)));
+    works(&testbed);
+    // Whoever opens it to write waits for a reader.
+    let image = testbed.east.folder.join("state/sa.state.new");
+    let made = || std::process::Command::new("mkfifo").arg(&image).status().expect("coreutils").success();
+    until("no image is being written", || made().then_some(()));
+    east.wait_for("its disk has not answered for 2 seconds");
+    assert!(east.told(&["show", "status"]).contains("its disk has not answered"));
+    works(&testbed);
+    let reader = fs::File::open(&image).expect("the writer waits");
+    fs::remove_file(&image).expect("ours");
+    std::io::copy(&mut &reader, &mut std::io::sink()).expect("an image");
+    east.wait_for("its disk answers again");
+    assert!(!east.told(&["show", "status"]).contains("its disk has not answered"));
+    works(&testbed);
+    assert!(!west.log().contains("its disk"), "{}", west.log());
+}
+
 /// Numbers sent end to end without a break, and which came: any that comes twice was replayed.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
