@@ -61,6 +61,16 @@ pub fn take_turns_of(turn: Duration) -> io::Result<()> {
     result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } as i32)
 }
 
+/// The niceness of this process' session, by which the kernel gives a CPU to sessions (autogroup); nothing where it has no such groups.
+pub fn nice_of_session() -> Option<i32> {
+    nice_of_group(&std::fs::read_to_string("/proc/self/autogroup").ok()?)
+}
+
+/// What `/autogroup-12 nice -10` says.
+fn nice_of_group(autogroup: &str) -> Option<i32> {
+    autogroup.trim().rsplit_once(" nice ")?.1.parse().ok()
+}
+
 /// Asks a process to end (SIGTERM).
 pub fn terminate(process: u32) -> io::Result<()> {
     signal(process, libc::SIGTERM)
@@ -389,6 +399,13 @@ fn result(done: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_niceness_of_a_session_is_read() {
+        assert_eq!(nice_of_group("/autogroup-12 nice -10\n"), Some(-10));
+        assert_eq!(nice_of_group("/autogroup-3 nice 0\n"), Some(0));
+        assert_eq!(nice_of_group(""), None);
+    }
 
     #[test]
     fn descriptors_are_raised_as_far_as_they_may_and_never_lowered() {

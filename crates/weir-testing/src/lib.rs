@@ -6,5 +6,6 @@
 pub mod folder;
 pub mod fuzz;
 pub mod page;
+pub mod process;
 pub mod race;
 pub mod shell;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
-use weir_io::process::stat_field;
+use weir_io::process::{nice_of_session, stat_field};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Priority {
@@ -22,12 +22,10 @@ pub struct Priority {
 impl Priority {
     pub fn observe() -> Option<Priority> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        let group = fs::read_to_string("/proc/self/autogroup").ok();
-        Priority::parse(&stat, group.as_deref())
+        Priority::parse(&stat, nice_of_session())
     }
 
-    fn parse(stat: &str, group: Option<&str>) -> Option<Priority> {
-        let group_nice = group.and_then(|g| g.trim().rsplit_once(" nice ")?.1.parse().ok());
+    fn parse(stat: &str, group_nice: Option<i32>) -> Option<Priority> {
         Some(Priority {
             nice: stat_field(stat, 19)?.parse().ok()?,
             group_nice,
@@ -73,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_raised_session_is_seen_though_the_process_is_as_usual() {
-        let usual = Priority::parse(&stat(0, 0), Some("/autogroup-12 nice 0\n")).expect("a line of stat");
-        let raised = Priority::parse(&stat(0, 0), Some("/autogroup-12 nice -15\n")).expect("a line of stat");
+        let usual = Priority::parse(&stat(0, 0), Some(0)).expect("a line of stat");
+        let raised = Priority::parse(&stat(0, 0), Some(-15)).expect("a line of stat");
         assert!(usual.is_usual());
         assert!(!raised.is_usual());
         assert_eq!(raised.to_string(), "nice 0, its session -15");

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use weir_testing::fuzz::{Random, seed};
+use weir_testing::process::resident;
 
 use super::gateways::{GCM, Gateways, Side, families, pair, ports, tunnel, ways};
 use super::restarts::Load;
@@ -33,9 +34,7 @@ struct Holds {
 fn holds(router: &Router) -> Holds {
     let process = format!("/proc/{}", router.pid());
     let count = |folder: &str| std::fs::read_dir(format!("{process}/{folder}")).expect("it runs").count();
-    let status = std::fs::read_to_string(format!("{process}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    let resident = line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10;
+    let resident = resident(&router.pid().to_string()) as usize;
     Holds { resident, descriptors: count("fd"), threads: count("task") }
 }
 

@@ -43,17 +43,15 @@ impl Gateway {
         d.routes = vec![route(&format!("10.{other}.0.0/16"), &["@east"])];
         d.neighbors =
             vec![neighbor("wan", &outer(other), 0xe1), neighbor("lan", &format!("10.{site}.0.2"), 9)];
-        let mut gateway_desired = d;
-        make(&mut gateway_desired, site, 0);
-        switch(&mut gateway_desired, site, 0);
+        make(&mut d, site, 0);
+        switch(&mut d, site, 0);
         let ciphers = weir_io::cipher::portable();
         let links = [up("eth0"), up("eth1")];
-        let mut control = Control::with_ciphers(gateway_desired.clone(), links, 0, ciphers)
-            .unwrap_or_else(|errors| panic!("{errors:?}"));
+        let mut control =
+            Control::with_ciphers(d.clone(), links, 0, ciphers).unwrap_or_else(|errors| panic!("{errors:?}"));
         let tables = control.take_snapshot().expect("the first");
         let out = Output::new(tables.devices.len());
-        let desired = gateway_desired;
-        Gateway { site, desired, control, tables, router: Router::new(), pool: Pool::boxed(BUFFERS), out }
+        Gateway { site, desired: d, control, tables, router: Router::new(), pool: Pool::boxed(BUFFERS), out }
     }
 
     /// Does as `desired` says.

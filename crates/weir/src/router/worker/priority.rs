@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fmt, fs, io};
 
 use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
-use weir_io::process::take_turns_of;
+use weir_io::process::{nice_of_session, take_turns_of};
 
 /// Nine tenths of a CPU that another thread of the usual priority wants too. Measured over veth, where -5 forwards less and -15 no more.
 pub(super) const NICE: i32 = -10;
@@ -91,15 +91,6 @@ fn raise_session(wanted: i32) -> Result<(), NotFirst> {
     }
 }
 
-fn nice_of_session() -> Option<i32> {
-    nice_of(&fs::read_to_string(AUTOGROUP).ok()?)
-}
-
-/// What `/autogroup-12 nice -10` says.
-fn nice_of(autogroup: &str) -> Option<i32> {
-    autogroup.trim().rsplit_once(" nice ")?.1.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,12 +98,5 @@ mod tests {
     #[test]
     fn a_session_of_several_workers_has_more_for_its_part_is_divided() {
         assert_eq!([0, 1, 2, 4, 8, 64].map(session_nice), [-10, -10, -13, -16, -19, -20]);
-    }
-
-    #[test]
-    fn the_kernels_line_is_read() {
-        assert_eq!(nice_of("/autogroup-12 nice -10\n"), Some(-10));
-        assert_eq!(nice_of("/autogroup-3 nice 0\n"), Some(0));
-        assert_eq!(nice_of(""), None);
     }
 }

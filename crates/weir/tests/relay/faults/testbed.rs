@@ -165,9 +165,7 @@ impl RunningRelay {
 
     /// Bytes of the process in memory.
     pub fn resident(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.child.id())).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+        weir_testing::process::resident(&self.0.child.id().to_string()) as usize
     }
 
     /// Descriptors the process has open.
