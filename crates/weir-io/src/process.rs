@@ -66,6 +66,12 @@ pub fn nice_of_session() -> Option<i32> {
     nice_of_group(&std::fs::read_to_string("/proc/self/autogroup").ok()?)
 }
 
+/// Whether this process leads its session. In a PID namespace whose processes are of a session from outside, whose number there is 0, none does.
+pub fn leads_its_session() -> bool {
+    // SAFETY: both system calls take and give numbers.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
 /// What `/autogroup-12 nice -10` says.
 fn nice_of_group(autogroup: &str) -> Option<i32> {
     autogroup.trim().rsplit_once(" nice ")?.1.parse().ok()

@@ -23,7 +23,7 @@ pub mod vpp;
 pub mod weir;
 pub mod xdp_fib;
 
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use weir_io::process;
@@ -35,6 +35,12 @@ use crate::netns::veth::Port;
 
 pub const MISSING_WEIR: &str =
     "weir: no such program beside weir-lab or on the PATH: build it (`cargo build --release -p weir`)";
+
+/// How every SUT is started: as the leader of a session of its own, as a service manager starts it, so that each has the same claim to a CPU
+/// and an interrupt at the terminal is for the lab alone; and killed with the lab.
+pub fn as_service(command: &mut Command) -> &mut Command {
+    process::dies_with_starter(process::in_session_of_its_own(command))
+}
 
 /// Why a SUT cannot be had on this machine, with the remedy.
 pub fn missing(configuration: &Configuration) -> Option<String> {

@@ -9,7 +9,8 @@ use clap::Args;
 use weir_io::signal;
 
 use super::rerun::Seed;
-use super::{list, rerun, resume, several};
+use super::several::{self, Earlier};
+use super::{list, rerun, resume};
 use crate::campaign::{self, CampaignSpec, Done};
 use crate::experiment::{Changes, Experiment};
 use crate::format::{digits, range, with_unit};
@@ -51,6 +52,9 @@ pub struct Run {
     /// Folder that gets a folder a campaign, `<date>-<machine>-<experiment>`; of several files one after the other.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "resume", "again", "list"])]
     into: Option<PathBuf>,
+    /// With --into: what its folder holds of this commit is not measured again; where runs are missing, they are measured.
+    #[arg(long, requires = "into", conflicts_with = "seed")]
+    missing: bool,
     /// Smoke values for every parameter: passes through everything in seconds, proves nothing.
     #[arg(long)]
     quick: bool,
@@ -92,6 +96,10 @@ pub struct Run {
 }
 
 impl Run {
+    fn earlier(&self) -> Earlier {
+        if self.missing { Earlier::Missing } else { Earlier::Again }
+    }
+
     pub fn go(self) -> Result<ExitCode, LabError> {
         if self.list {
             return list::go(&self.files);
@@ -115,7 +123,7 @@ impl Run {
         let experiments = self.files.iter().map(|file| Experiment::load(file, &changes));
         let experiments = experiments.collect::<Result<Vec<_>, _>>()?;
         if let Some(into) = &self.into {
-            return several::go(experiments, into, self.seed, stop_flag()?);
+            return several::go(experiments, into, self.seed, self.earlier(), stop_flag()?);
         }
         if let (Some(dir), true) = (&self.resume, self.files.len() < 2) {
             return resume::go(dir, experiments.into_iter().next(), self.force, self.retry_failed);

@@ -1,17 +1,20 @@
 //! Several experiments one after another, each into a folder of its own: `<date>-<machine>-<experiment>`.
 //!
 //! Promises: the time left is that of all of them; an interrupt ends the campaign under way with its report and says
-//! which were not begun; one that fails leaves the others to be measured.
+//! which were not begun; one that fails leaves the others to be measured. With `Missing`, a campaign that the folder holds of
+//! this commit is not measured again but gone on with, if a run of it is missing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::run::{INTERRUPTED, announce};
-use crate::campaign::{self, CampaignSpec};
+use crate::build::Build;
+use crate::campaign::{self, CampaignSpec, Done, Resume};
 use crate::experiment::Experiment;
 use crate::machine::{Machine, unix_ms, utc};
+use crate::manifest::Manifest;
 use crate::model::LabError;
 use crate::progress::{Whole, human};
 
@@ -35,10 +38,20 @@ const PLAIN: [&str; 16] = [
     "genuineintel",
 ];
 
+/// What becomes of experiments whose campaign of this commit is there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Earlier {
+    /// Kept under a new name; measured again.
+    Again,
+    /// Gone on with where a run is missing, else left as it is.
+    Missing,
+}
+
 pub fn go(
     experiments: Vec<Experiment>,
     into: &Path,
     seed: Option<u64>,
+    earlier: Earlier,
     stop: &AtomicBool,
 ) -> Result<ExitCode, LabError> {
     let lengths: Vec<Duration> = experiments.iter().map(Experiment::length).collect();
@@ -52,6 +65,16 @@ pub fn go(
             eprintln!("not begun: {name}");
             whole_or_not = ExitCode::from(INTERRUPTED);
             continue;
+        }
+        if let Some(begun) = (earlier == Earlier::Missing).then(|| campaign_of(&name, into)).flatten() {
+            eprintln!("{name}: {} is of this commit", begun.display());
+            match gone_on_with(&begun, &experiment, stop) {
+                Ok(done) => {
+                    whole_or_not = said(&name, &done, &begun).unwrap_or(whole_or_not);
+                    continue;
+                }
+                Err(why) => eprintln!("{why}; {name} is measured anew"),
+            }
         }
         let day = utc(unix_ms()).split(' ').next().unwrap_or_default().to_string();
         let dir = into.join(format!("{day}-{machine}-{name}"));
@@ -68,13 +91,7 @@ pub fn go(
         let plan =
             CampaignSpec { experiment, seed, dir: &dir, argv, repeats: None, stop, whole: Some(whole) };
         match campaign::run(plan) {
-            Ok(done) => {
-                println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
-                if done.results.runs_missing > 0 {
-                    eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
-                    whole_or_not = ExitCode::from(INTERRUPTED);
-                }
-            }
+            Ok(done) => whole_or_not = said(&name, &done, &dir).unwrap_or(whole_or_not),
             Err(error) => {
                 eprintln!("weir-lab: {name}: {error}");
                 whole_or_not = ExitCode::FAILURE;
@@ -83,6 +100,31 @@ pub fn go(
     }
     eprintln!("{} in all", human(begun.elapsed()));
     Ok(whole_or_not)
+}
+
+/// Prints what came of a campaign; the exit status where it is not whole.
+fn said(name: &str, done: &Done, dir: &Path) -> Option<ExitCode> {
+    println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
+    (done.results.runs_missing > 0).then(|| {
+        eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
+        ExitCode::from(INTERRUPTED)
+    })
+}
+
+/// The campaign of this experiment that a build of this commit began. What differs besides, such as the bytes of a program, is for
+/// `campaign::resume` to refuse.
+fn campaign_of(name: &str, into: &Path) -> Option<PathBuf> {
+    let commit = Build::own().commit;
+    let of_this = |dir: &PathBuf| {
+        Manifest::read(dir).is_ok_and(|m| m.experiment.name == name && m.build.commit == commit)
+    };
+    let folders = std::fs::read_dir(into).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    folders.filter(|_| !commit.is_empty()).find(of_this)
+}
+
+fn gone_on_with(dir: &Path, experiment: &Experiment, stop: &AtomicBool) -> Result<Done, LabError> {
+    let (experiment, argv) = (Some(experiment.clone()), std::env::args().collect());
+    campaign::resume(Resume { dir, experiment, force: false, retry_failed: false, argv, stop })
 }
 
 /// A machine as folders name it: `xeon-2cpu`.

@@ -5,13 +5,11 @@
 //! runs: some take the end of it for a command to end.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use weir_io::process;
 use weir_stats::search::LossLedger;
 
 use crate::machine;
@@ -131,8 +129,7 @@ impl Started {
                 sched_setaffinity(None, &cpus)?;
             }
             command.stdin(Stdio::piped()).stdout(output).stderr(errors);
-            // an interrupt at the terminal is for the lab alone
-            process::dies_with_starter(command.process_group(0)).spawn()
+            super::as_service(&mut command).spawn()
         };
         let child = match place.namespace {
             Some(namespace) => namespace.run(spawn)?,

@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use weir_io::process;
-
 use super::gateway::kernel_addresses;
 use super::gateway::{Gateway, Pair, Side};
 use crate::model::LabError;
@@ -124,7 +122,7 @@ impl Strongswan {
                 let script = format!("mount -t tmpfs tmpfs /run && exec taskset -c {cpu} {CHARON}");
                 command.args(["--mount", "sh", "-c", &script]).env("STRONGSWAN_CONF", conf);
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-                process::dies_with_starter(&mut command).spawn()
+                super::as_service(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;
         folder.record_sut(child.id())?;

@@ -17,7 +17,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use weir_core::wire::DisplayMac;
-use weir_io::process;
 
 use super::control::Control;
 use super::{Environment, Running, peer};
@@ -137,9 +136,7 @@ impl Weir {
                 let mut command = Command::new(program);
                 command.env("STATE_DIRECTORY", state);
                 command.arg("run").arg(file).stdin(Stdio::null()).stdout(output).stderr(errors);
-                // as its service has it
-                process::in_session_of_its_own(&mut command);
-                process::dies_with_starter(&mut command).spawn()
+                super::as_service(&mut command).spawn()
             })?
             .map_err(|e| failed("cannot be started", e))?;
         let (notes, fallbacks) = (Vec::new(), Vec::new());

@@ -286,3 +286,44 @@ fn a_rerun_repeats_configurations_order_and_traffic_and_a_new_seed_only_configur
     assert_eq!(other["experiment"], first["experiment"]);
     assert!(other["order"] != first["order"] && other["seed"] == 8);
 }
+
+#[test]
+fn of_several_campaigns_only_what_is_missing_at_this_commit_is_measured() {
+    let folder = Campaign::new("several");
+    folder.write("small.toml", SMALL);
+    folder.write("other.toml", SMALL);
+    let whole = |files: &[&str]| {
+        let done = folder.lab(&[&["run"], files, &["--into", "@runs", "--missing"]].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    whole(&["@small.toml"]);
+    let dirs: Vec<_> =
+        fs::read_dir(folder.0.join("runs")).expect("made").flatten().map(|e| e.file_name()).collect();
+    let [small] = dirs.as_slice() else { panic!("one campaign: {dirs:?}") };
+    let small = format!("runs/{}", small.to_string_lossy());
+    let before = folder.recorded(&small);
+    let cut = format!("{small}/raw/{}.jsonl", NAMES[0]);
+    let lines = folder.read(&cut);
+    let (kept, last) = lines.trim_end().rsplit_once('\n').expect("several runs");
+    folder.write(&cut, format!("{kept}\n"));
+
+    let said = whole(&["@small.toml", "@other.toml"]);
+    assert!(said.contains("small: ") && said.contains(" is of this commit"), "{said}");
+    assert_eq!(folder.recorded(&small), before, "the run that was missing is there again");
+    assert_ne!(
+        folder.read(&cut).trim_end().rsplit_once('\n').expect("several runs").1,
+        last,
+        "measured anew"
+    );
+    let all = || fs::read_dir(folder.0.join("runs")).expect("made").count();
+    assert_eq!(all(), 2, "of the other one there was none");
+    let raw = folder.read(&cut);
+    let said = whole(&["@small.toml", "@other.toml"]);
+    assert!(said.contains("every run is recorded"), "{said}");
+    assert_eq!((folder.read(&cut), all()), (raw, 2), "nothing is measured twice");
+
+    folder.write("small.toml", SMALL.replace("flows = 20", "flows = 21"));
+    let said = whole(&["@small.toml"]);
+    assert!(said.contains("; small is measured anew"), "{said}");
+}

@@ -267,11 +267,11 @@ fn nices(router: &Router) -> Vec<i32> {
         .collect()
 }
 
-/// Nice value of a process's session; nothing where the kernel has no groups for sessions.
+/// Nice value of a process's session; nothing where the kernel has no groups for sessions, or this session none.
 fn nice_of_session(router: &Router) -> Option<i32> {
     let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").ok()?;
     let group = std::fs::read_to_string(format!("/proc/{}/autogroup", router.pid())).ok()?;
-    let nice = group.trim().rsplit_once(" nice ").expect("a name and a value").1;
+    let nice = group.trim().rsplit_once(" nice ")?.1;
     (enabled.trim() == "1").then(|| nice.parse().expect("a number"))
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -35,10 +34,10 @@ impl Shell {
         // Files, not pipes: a daemon that keeps them open holds nobody up.
         let (out, err) = (self.folder.join(".out"), self.folder.join(".err"));
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).current_dir(&self.folder).envs(&self.environment).process_group(0);
+        shell.args(["-c", command]).current_dir(&self.folder).envs(&self.environment);
         shell.stdin(Stdio::null()).stdout(File::create(&out).map_err(failed)?);
         shell.stderr(File::create(&err).map_err(failed)?);
-        let mut child = process::dies_with_starter(&mut shell).spawn().map_err(failed)?;
+        let mut child = crate::sut::as_service(&mut shell).spawn().map_err(failed)?;
         let until = Instant::now() + within;
         let status = loop {
             if let Some(status) = child.try_wait().map_err(failed)? {

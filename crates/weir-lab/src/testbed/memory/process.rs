@@ -11,13 +11,11 @@
 //! a build of another commit.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_io::process;
 
 use super::{MemoryTestbed, cpus};
 use crate::build::Build;
@@ -77,8 +75,8 @@ impl Elsewhere {
         let program = program(build).ok_or_else(|| LabError::new(missing(build).unwrap_or_default()))?;
         let failed = |e: std::io::Error| LabError::new(format!("build {build}: cannot be started: {e}"));
         let mut command = Command::new(&program);
-        command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = process::dies_with_starter(&mut command).spawn().map_err(failed)?;
+        command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = crate::sut::as_service(&mut command).spawn().map_err(failed)?;
         let (requests, answers) = (child.stdin.take(), child.stdout.take());
         let answers = answers.ok_or_else(|| LabError::new(format!("build {build}: gives no answers")))?;
         let mut elsewhere = Elsewhere {

@@ -250,7 +250,9 @@ impl Loop {
         match priority::go_first(self.workers) {
             Ok(()) => {}
             // whoever starts a router at a terminal has not forgotten a right
-            Err(why @ NotFirst::NotOurSession) => tracing::info!("worker {}: {why}", self.number),
+            Err(why @ (NotFirst::NotOurSession | NotFirst::Group { .. })) => {
+                tracing::info!("worker {}: {why}", self.number)
+            }
             Err(why) => tracing::warn!("worker {}: {why}", self.number),
         }
     }
