@@ -16,6 +16,7 @@
 mod answer;
 mod apply;
 mod capture;
+mod control_group;
 pub mod durable;
 mod enforcement;
 mod error;

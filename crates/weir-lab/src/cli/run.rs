@@ -174,12 +174,19 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
     }
     // a reader that went away (a closed pipe) has lost only this: everything is in the folder
     let _ = std::io::stdout().write_all(said.as_bytes());
-    if done.results.runs_missing > 0 {
-        eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
-        return ExitCode::from(INTERRUPTED);
+    if let Some(interrupted) = interrupted(done, dir) {
+        return interrupted;
     }
     let nothing = done.results.runs_measured == 0 && done.results.runs_planned > 0;
     if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Says how a campaign that lacks runs goes on; its exit status.
+pub fn interrupted(done: &Done, dir: &Path) -> Option<ExitCode> {
+    (done.results.runs_missing > 0).then(|| {
+        eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
+        ExitCode::from(INTERRUPTED)
+    })
 }
 
 /// The answer, the values, one ministat block a reference, and the warnings.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::run::{INTERRUPTED, announce};
+use super::run::{INTERRUPTED, announce, interrupted};
 use crate::build::Build;
 use crate::campaign::{self, CampaignSpec, Done, Resume};
 use crate::experiment::Experiment;
@@ -105,21 +105,17 @@ pub fn go(
 /// Prints what came of a campaign; the exit status where it is not whole.
 fn said(name: &str, done: &Done, dir: &Path) -> Option<ExitCode> {
     println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
-    (done.results.runs_missing > 0).then(|| {
-        eprintln!("interrupted: `weir-lab run --resume {}` goes on from here", dir.display());
-        ExitCode::from(INTERRUPTED)
-    })
+    interrupted(done, dir)
 }
 
-/// The campaign of this experiment that a build of this commit began. What differs besides, such as the bytes of a program, is for
+/// The newest campaign of this experiment that a build of this commit began. What differs besides, such as the bytes of a program, is for
 /// `campaign::resume` to refuse.
 fn campaign_of(name: &str, into: &Path) -> Option<PathBuf> {
-    let commit = Build::own().commit;
-    let of_this = |dir: &PathBuf| {
-        Manifest::read(dir).is_ok_and(|m| m.experiment.name == name && m.build.commit == commit)
-    };
-    let folders = std::fs::read_dir(into).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    folders.filter(|_| !commit.is_empty()).find(of_this)
+    let commit = Some(Build::own().commit).filter(|commit| !commit.is_empty())?;
+    let folders = std::fs::read_dir(into).ok()?.flatten().map(|entry| entry.path());
+    let manifests = folders.filter_map(|dir| Some((Manifest::read(&dir).ok()?, dir)));
+    let of_this = manifests.filter(|(m, _)| m.experiment.name == name && m.build.commit == commit);
+    of_this.max_by_key(|(m, _)| m.started_unix_ms).map(|(_, dir)| dir)
 }
 
 fn gone_on_with(dir: &Path, experiment: &Experiment, stop: &AtomicBool) -> Result<Done, LabError> {

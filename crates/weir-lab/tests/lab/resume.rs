@@ -326,4 +326,6 @@ fn of_several_campaigns_only_what_is_missing_at_this_commit_is_measured() {
     folder.write("small.toml", SMALL.replace("flows = 20", "flows = 21"));
     let said = whole(&["@small.toml"]);
     assert!(said.contains("; small is measured anew"), "{said}");
+    let said = whole(&["@small.toml"]);
+    assert!(said.contains("every run is recorded"), "the newest is gone on with: {said}");
 }

@@ -13,6 +13,7 @@ use weir_core::state::amount;
 
 use crate::config::Config;
 use crate::config::source::Excerpt;
+use crate::router::control_group;
 
 /// What a prefix of the kernel's takes here at most: 1.2 million took 414 MiB, 362 B each (docs/control.md).
 const ROUTE_BYTES: u64 = 512;
@@ -34,10 +35,9 @@ fn routes_in(available: u64) -> usize {
 
 /// What the groups this process is in (`MemoryMax=` of systemd) have left.
 fn of_group() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|l| l.strip_prefix("0::/"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let groups = Path::new(path).ancestors().map(|group| root.join(group));
+    let path = control_group::own()?;
+    let root = Path::new(control_group::ROOT);
+    let groups = Path::new(&path).ancestors().map(|group| root.join(group));
     groups.filter_map(|group| left_in(&group)).min()
 }
 

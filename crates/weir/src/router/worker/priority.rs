@@ -8,6 +8,7 @@
 use std::time::Duration;
 use std::{fmt, fs, io};
 
+use crate::router::control_group;
 use rustix::process::{getpriority_process, setpriority_process};
 use weir_io::process::{leads_its_session, nice_of_session, take_turns_of};
 
@@ -18,8 +19,6 @@ const TURN: Duration = Duration::from_micros(100);
 /// One step of niceness is this much of the CPU.
 const STEP: f64 = 1.25;
 const AUTOGROUP: &str = "/proc/self/autogroup";
-/// Where control groups are.
-const GROUPS: &str = "/sys/fs/cgroup";
 /// A control group of this weight has as much of a CPU as a thread of the usual priority.
 const USUAL_WEIGHT: u32 = 100;
 const WEIGHT_MAX: u32 = 10_000;
@@ -85,17 +84,15 @@ pub(super) fn go_first(workers: usize) -> Result<(), NotFirst> {
 
 /// The topmost control group this process is in that has a part of each CPU of its own, and its weight.
 fn group() -> Option<(String, u32)> {
-    let of_process = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let name = topmost(&of_process)?;
-    let weight = fs::read_to_string(format!("{GROUPS}/{name}/cpu.weight")).ok()?;
+    let path = control_group::own()?;
+    let name = topmost(&path);
+    let weight = fs::read_to_string(format!("{}/{name}/cpu.weight", control_group::ROOT)).ok()?;
     Some((name.to_string(), weight.trim().parse().ok()?))
 }
 
-/// The first part of `0::/weir.slice/weir@router.service`. A container that sees its own group as the root has none: `.`.
-fn topmost(groups: &str) -> Option<&str> {
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let first = path.split('/').next()?;
-    Some(if first.is_empty() { "." } else { first })
+/// The first part of `weir.slice/weir@router.service`. A container that sees its own group as the root has none: `.`.
+fn topmost(path: &str) -> &str {
+    path.split('/').next().filter(|first| !first.is_empty()).unwrap_or(".")
 }
 
 /// Whether a group has as much of its CPUs as a session of this niceness.
@@ -141,6 +138,7 @@ mod tests {
 
     #[test]
     fn the_topmost_control_group_counts() {
+        let topmost = |groups| control_group::path_in(groups).map(topmost);
         assert_eq!(topmost("0::/weir.slice/weir@router.service\n"), Some("weir.slice"));
         assert_eq!(topmost("9:name=systemd:/x\n0::/\n"), Some("."), "a container's own");
         assert_eq!(topmost("1:cpu:/docker/7\n"), None, "version 1");
