@@ -29,7 +29,7 @@ fn assert_healthy(sample: &Sample) {
     let ledger = &sample.ledger;
     assert!(ledger.delivered > 0, "{sample:#?}");
     assert!(ledger.intended >= ledger.offered && ledger.offered >= ledger.sent, "{sample:#?}");
-    assert_eq!(ledger.unaccounted(), 0, "{sample:#?}");
+    assert_eq!(ledger.unaccounted(), 0, "{ledger:?} {sample:#?}");
     assert_eq!((sample.duplicated, sample.reordered), (0, 0), "{sample:#?}");
     assert!(sample.latency_ns["p50"] <= sample.latency_ns["max"], "{sample:#?}");
 }
