@@ -99,7 +99,7 @@ questions: build build-without-ipsec
 	./target/release/weir-lab run $(QUESTIONS:%=labs/question-%.toml) --into runs
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
 
-# every campaign that README.md and docs/benchmarks.md have values of but VPP's, two hours and a half on two cores as root. What was interrupted goes on
+# every campaign that README.md and docs/benchmarks.md have values of but VPP's, three hours on two cores as root. What was interrupted goes on
 # when it is called again at the same commit. VPP's need VPP built from source: labs/vpp-*.toml
 EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
   question-unused-ipsec-linux relay relay-tls relay-sparse relay-connects relay-idle relay-latency relay-peers relay-rates relay-stalled \
@@ -108,6 +108,7 @@ evidence: build build-without-ipsec
 	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 || echo 'SKIP peers: each campaign names what is missing'
 	./target/release/weir-lab run $(EVIDENCE:%=labs/%.toml) $(QUESTIONS:%=labs/question-%.toml) --into runs --missing
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
+	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md --check
 	./target/release/weir-lab verify runs
 
 # what labs/question-unused-ipsec.toml compares with

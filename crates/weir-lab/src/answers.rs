@@ -92,6 +92,11 @@ impl Campaigns {
         self.newest.contains_key(experiment)
     }
 
+    /// The folder of each experiment's newest campaign, by the experiment's name.
+    pub fn newest(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.newest.iter().map(|(name, (_, dir))| (name.as_str(), dir.as_path()))
+    }
+
     fn of(&mut self, experiment: &str) -> Result<Option<&Evidence>, LabError> {
         let Some((_, dir)) = self.newest.get(experiment) else { return Ok(None) };
         if !self.derived.contains_key(experiment) {
@@ -223,6 +228,18 @@ fn verdicts(line: &str) -> Vec<[String; 2]> {
     let asked = line.split(OPEN).skip(1).filter_map(|behind| behind.split_once(SHUT));
     let values = asked.filter_map(|(asked, _)| Placeholder::parse(asked.split_once(": ")?.1));
     values.filter_map(Placeholder::judges).collect()
+}
+
+/// Whether a text has a value in double braces of an experiment that begins so.
+pub fn asks_for(text: &str, experiment: &str, value: &str) -> bool {
+    text.contains(&format!("{OPEN}{experiment}: {value}"))
+}
+
+/// Whether a text has values of an experiment, or a section.
+pub fn quotes(text: &str, experiment: &str) -> bool {
+    let mut marked = text.split(BEGIN).skip(1).filter_map(|behind| behind.split_once(CLOSE));
+    asks_for(text, experiment, "")
+        || marked.any(|(names, _)| names.split_whitespace().any(|n| n == experiment))
 }
 
 /// What the document at this path is written from: the file beside it with `.in` behind its name, or itself.

@@ -5,14 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::answers::{Campaigns, source};
+use crate::code::{self, Code};
 use crate::model::LabError;
 use crate::store::write_whole;
 
 /// Writes anew what stands between the markers of `documents`, from the newest campaigns below `runs`, smoke campaigns only
-/// with `quick`. With `check` nothing is written, and a document that says something else is a failure.
+/// with `quick`. With `check` nothing is written, and a document that says something else is a failure, as is a campaign that
+/// did not measure today's code.
 pub fn go(documents: &[PathBuf], runs: &Path, check: bool, quick: bool) -> Result<ExitCode, LabError> {
     let mut campaigns = Campaigns::find(runs, quick)?;
     let mut differ = false;
+    let mut sources = Vec::new();
     for document in documents {
         let shown = document.display();
         let from = source(document)
@@ -32,6 +35,30 @@ pub fn go(documents: &[PathBuf], runs: &Path, check: bool, quick: bool) -> Resul
                 println!("{shown}: written anew");
             }
         }
+        sources.push((shown.to_string(), from));
+    }
+    if check {
+        differ |= !of_today(&campaigns, runs, &sources)?;
     }
     Ok(if differ { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says which campaigns did not measure today's code; whether documents may quote them.
+fn of_today(campaigns: &Campaigns, runs: &Path, sources: &[(String, String)]) -> Result<bool, LabError> {
+    let Some(code) = Code::beside(runs)? else {
+        println!(
+            "{}: no {} says what campaigns measure: their age was not looked at",
+            runs.display(),
+            code::FILE
+        );
+        return Ok(true);
+    };
+    let found = code.judge(campaigns, sources)?;
+    for said in found.dated.iter().map(|said| format!("dated: {said}")).chain(found.refused.iter().cloned()) {
+        println!("{said}");
+    }
+    if found.refused.is_empty() && found.dated.is_empty() {
+        println!("{}: every campaign that is quoted measured today's code", runs.display());
+    }
+    Ok(found.refused.is_empty())
 }

@@ -37,7 +37,8 @@ pub struct Report {
     /// With --documents: the folder that holds the campaigns.
     #[arg(long, value_name = "DIR", default_value = "runs", requires = "documents")]
     runs: PathBuf,
-    /// With --documents: write nothing; exit with 1 when a document says something else.
+    /// With --documents: write nothing; exit with 1 when a document says something else, or quotes a campaign that did not
+    /// measure today's code (`code.toml` beside the campaigns has the rules).
     #[arg(long, requires = "documents")]
     check: bool,
     /// With --documents: take smoke campaigns (run --quick) too, which prove nothing.

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::de::DeserializeOwned;
+
+use crate::model::LabError;
+
 /// Line and column, both from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -22,6 +26,14 @@ pub fn position(text: &str, span: Range<usize>) -> Position {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
     Position { line, column }
+}
+
+/// Reads a TOML text; an error says where in the file `shown` it is.
+pub fn from_toml<T: DeserializeOwned>(shown: &str, text: &str) -> Result<T, LabError> {
+    toml::from_str(text).map_err(|e| {
+        let at = e.span().map(|s| format!(":{}", position(text, s))).unwrap_or_default();
+        LabError::new(format!("{shown}{at}: {}", e.message()))
+    })
 }
 
 /// Whether `name` is meant by `pattern`, in which `*` stands for anything.

@@ -1,10 +1,10 @@
 //! Two revisions of a git repository, checked out beside each other, prepared, and taken away again.
 
 use std::path::{Path, PathBuf};
-use std::process::{self, Stdio};
 use std::sync::atomic::AtomicBool;
 
 use super::command::Command;
+use crate::git::git;
 use crate::model::LabError;
 
 /// Where in the folder of a gate the trees stand while it runs.
@@ -59,32 +59,5 @@ impl Drop for Tree {
         }
         // it stays while the other tree is there
         let _ = self.path.parent().map(std::fs::remove_dir);
-    }
-}
-
-/// What git prints, or why it failed.
-fn git(repository: &Path, arguments: &[&str]) -> Result<String, GitFailed> {
-    let output =
-        process::Command::new("git").arg("-C").arg(repository).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(GitFailed::NotStarted)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().into());
-    }
-    Err(GitFailed::Said(String::from_utf8_lossy(&output.stderr).trim().into()))
-}
-
-#[derive(Debug)]
-enum GitFailed {
-    NotStarted(std::io::Error),
-    Said(String),
-}
-
-impl std::fmt::Display for GitFailed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            GitFailed::NotStarted(e) => write!(f, "git: {e}"),
-            GitFailed::Said(said) if said.is_empty() => f.write_str("git knows none of that name"),
-            GitFailed::Said(said) => f.write_str(said),
-        }
     }
 }

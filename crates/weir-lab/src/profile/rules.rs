@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{OTHERS, Profile};
-use crate::experiment::text::{matches, position};
+use crate::experiment::text::{from_toml, matches};
 use crate::model::LabError;
 
 /// Category of stacks that are idle.
@@ -49,17 +49,10 @@ struct Category {
 impl Rules {
     /// The rules of `file`, or the built-in ones.
     pub fn load(file: Option<&Path>) -> Result<Rules, LabError> {
-        let Some(path) = file else { return Rules::parse("built-in rules", BUILT_IN) };
+        let Some(path) = file else { return from_toml("built-in rules", BUILT_IN) };
         let text =
             std::fs::read_to_string(path).map_err(|e| LabError::new(format!("{}: {e}", path.display())))?;
-        Rules::parse(&path.display().to_string(), &text)
-    }
-
-    fn parse(shown: &str, text: &str) -> Result<Rules, LabError> {
-        toml::from_str(text).map_err(|e| {
-            let at = e.span().map(|s| format!(":{}", position(text, s))).unwrap_or_default();
-            LabError::new(format!("{shown}{at}: {}", e.message()))
-        })
+        from_toml(&path.display().to_string(), &text)
     }
 
     /// Whether nothing was being done: an idle frame, and nothing nearer the leaf that woke it.
@@ -136,7 +129,7 @@ mod tests {
     #[test]
     fn a_rules_file_is_refused_with_line_and_column() {
         let error =
-            Rules::parse("r.toml", "[idle]\nframes = []\nframe = []\n").expect_err("unknown key").said;
+            from_toml::<Rules>("r.toml", "[idle]\nframes = []\nframe = []\n").expect_err("unknown key").said;
         assert!(error.starts_with("r.toml:3:1: unknown field `frame`"), "{error}");
     }
 }

@@ -2,11 +2,13 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::common::program::{SMALL, run, text, told};
 use weir_lab::answers::{Campaigns, source};
+use weir_lab::code::{Code, NotTold};
 use weir_lab::format::{digits, three_digits};
+use weir_lab::manifest::Manifest;
 use weir_lab::result::Results;
 use weir_testing::folder::Folder;
 
@@ -35,6 +37,9 @@ show = \"comparisons\"
 
 const DOCUMENT: &str = "by hand\n<!-- answers small -->\n<!-- end of answers -->\n\
                         <!-- answers as table small later -->\n<!-- end of answers -->\nby hand too\n";
+
+/// What is written from committed campaigns.
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/answers.md", "docs/benchmarks.md"];
 
 /// Two campaigns below `runs`, and the folder of the first.
 fn measured(folder: &Folder) -> PathBuf {
@@ -159,6 +164,104 @@ fn smoke_campaigns_answer_nothing_unless_asked() {
     assert!(folder.read("docs/answers.md").contains("IPv6 carries "));
 }
 
+/// Commits what is in the folder, and gives the commit.
+fn commit(folder: &Folder) -> String {
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"];
+        let done = Command::new("git").current_dir(&folder.0).args(identity).args(arguments).output();
+        let done = done.expect("git starts");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stdout).trim().to_string()
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "--all"]);
+    git(&["commit", "--quiet", "--message", "next"]);
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+#[test]
+fn a_campaign_that_did_not_measure_todays_code_is_refused() {
+    let folder = Folder::new("code");
+    let campaign = measured(&folder);
+    let measured_at = |commit: &str| {
+        let mut manifest = Manifest::read(&campaign).expect("a manifest");
+        manifest.build.commit = commit.into();
+        std::fs::write(campaign.join("manifest.json"), manifest.text().expect("JSON")).expect("space");
+    };
+    let rules = |more: &str| {
+        let files = "except = [\"**/tests/**\"]\n[files]\nmemory = [\"core\"]\n";
+        folder.write("runs/code.toml", format!("{files}{more}"))
+    };
+    let check = || told(&answers(&folder, &["--check"]));
+    let passes = |said: &str| {
+        let (ok, out, err) = check();
+        assert!(ok && out.contains(said), "{said}\n{out}{err}");
+    };
+    let refuses = |said: &str| {
+        let (ok, out, err) = check();
+        assert!(!ok && format!("{out}{err}").contains(said), "{said}\n{out}{err}");
+    };
+    folder.write("docs/answers.md.in", "{{small: median inet6}}\n");
+    assert!(answers(&folder, &[]).status.success());
+    passes("no code.toml says what campaigns measure: their age was not looked at");
+    rules("");
+    refuses("needs a clone with its history");
+
+    folder.write("core/pipeline.rs", "1");
+    let first = commit(&folder);
+    measured_at(&first);
+    passes("every campaign that is quoted measured today's code");
+    folder.write("core/tests/pipeline.rs", "what tests it is not measured");
+    folder.write("relay.rs", "nor what another topology uses");
+    commit(&folder);
+    passes("every campaign that is quoted measured today's code");
+
+    folder.write("core/pipeline.rs", "2");
+    let second = commit(&folder);
+    let changed = &second[..8];
+    let older = format!("small was measured at {first}; what it measures changed since in {changed}");
+    refuses(&format!("{older}; `weir-lab run labs/small.toml --into runs` measures it again"));
+    rules(&format!("[without_effect]\n{changed} = \"a comment\"\n"));
+    passes("every campaign that is quoted measured today's code");
+    rules("[without_effect]\n01234567 = \"a comment\"\n");
+    refuses("[without_effect]: 01234567 is not in the history of HEAD");
+    rules("[datted]\n");
+    refuses("code.toml:4:2: unknown field `datted`");
+
+    rules("[dated]\nsmall = \"takes a day\"\n");
+    refuses(&format!("answers.md: {older}: takes a day; write {{{{small: date}}}} beside its values"));
+    folder.write("docs/answers.md.in", "{{small: median inet6}} on {{small: date}}\n");
+    assert!(answers(&folder, &[]).status.success());
+    passes(&format!("dated: {older}: takes a day"));
+    for (commit, said) in [
+        (second.as_str(), "[dated]: small measured today's code: take it out"),
+        ("", "small was measured by a build outside a repository"),
+        (&format!("{second}+changes"), &format!("small was measured by a build of {second} with changes")),
+        ("0123456789ab", "small was measured at 0123456789ab, which is not in the history of HEAD"),
+    ] {
+        measured_at(commit);
+        refuses(said);
+    }
+}
+
+#[test]
+fn committed_documents_quote_campaigns_of_todays_code_or_their_dates() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let code = match Code::beside(&root.join("runs")) {
+        Err(e @ NotTold::NoHistory(_)) => {
+            let test = "committed_documents_quote_campaigns_of_todays_code_or_their_dates";
+            let _ = writeln!(std::io::stderr(), "SKIP {test}: {e}");
+            return;
+        }
+        code => code.unwrap_or_else(|e| panic!("{e}")).expect("rules are committed"),
+    };
+    let campaigns = Campaigns::find(&root.join("runs"), false).expect("campaigns");
+    let from = |name: &&str| (name.to_string(), source(&root.join(name)).expect("committed"));
+    let found = code.judge(&campaigns, &DOCUMENTS.iter().map(from).collect::<Vec<_>>());
+    let refused = found.unwrap_or_else(|e| panic!("{e}")).refused;
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
 #[test]
 fn committed_documents_say_what_the_newest_committed_campaigns_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -169,7 +272,7 @@ fn committed_documents_say_what_the_newest_committed_campaigns_say() {
         let _ = writeln!(std::io::stderr(), "SKIP {test}: no question was measured yet (`make questions`)");
         return;
     }
-    for name in ["README.md", "docs/answers.md", "docs/benchmarks.md"] {
+    for name in DOCUMENTS {
         let document = root.join(name);
         let committed = std::fs::read_to_string(&document).expect("committed");
         let from = source(&document).expect("committed");
