@@ -103,7 +103,7 @@ questions: build build-without-ipsec
 # when it is called again at the same commit. VPP's need VPP built from source: labs/vpp-*.toml
 EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
   question-unused-ipsec-linux relay relay-tls relay-sparse relay-connects relay-idle relay-latency relay-peers relay-rates relay-stalled \
-  relay-stalled-latency spd-depth spd-churn firewall firewall-latency firewall-connections
+  relay-stalled-latency spd-depth spd-churn spd-attack firewall firewall-latency firewall-connections
 evidence: build build-without-ipsec
 	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 || echo 'SKIP peers: each campaign names what is missing'
 	./target/release/weir-lab run $(EVIDENCE:%=labs/%.toml) $(QUESTIONS:%=labs/question-%.toml) --into runs --missing
