@@ -57,6 +57,10 @@ pub enum Sut {
     StrongswanKernel,
     /// weir with the keys strongSwan tells the kernel, on the same topology.
     WeirStrongswan,
+    /// Tailscale's clients as gateways, which only weir's relay joins, on the `gateways` topology.
+    TailscaleWeir,
+    /// The same with Tailscale's own relay.
+    TailscaleDerper,
     /// Tailscale's relay, on the `relay` topology.
     Derper,
     /// A relay on io_uring, when it is installed.

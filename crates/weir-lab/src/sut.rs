@@ -17,6 +17,7 @@ pub mod peer;
 pub mod policies;
 pub mod relay;
 pub mod strongswan;
+pub mod tailnet;
 pub mod tcp_forwarder;
 pub mod testpmd;
 pub mod vpp;
@@ -49,7 +50,11 @@ pub fn missing(configuration: &Configuration) -> Option<String> {
         Sut::Weir => policies::refused(configuration).or_else(weir_lacks),
         Sut::KernelXfrm => kernel_xfrm::missing(configuration),
         Sut::Command => None,
-        Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some(format!(
+        Sut::Strongswan
+        | Sut::StrongswanKernel
+        | Sut::WeirStrongswan
+        | Sut::TailscaleWeir
+        | Sut::TailscaleDerper => Some(format!(
             "{}: is a gateway; use topology = \"gateways\"",
             crate::experiment::kebab(&configuration.sut())
         )),

@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    AutoOrLeave, Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, OffOrAuto, Offload,
-    Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy,
+    AutoOrLeave, Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, Netem, OffOrAuto,
+    Offload, Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy, netem_label,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -351,6 +351,10 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
         let label = |o: &Offload| if o.0 { "inner" } else { "off" }.to_string();
         all = over(all, Axis::Offload, offloads.clone(), label, set);
     }
+    if let Some(words) = s.netem.as_ref().or(d.netem.as_ref()) {
+        let set = |p: &mut Partial, v: Netem| p.draft.placement.netem = v.0;
+        all = over(all, Axis::Netem, words.clone(), |n| netem_label(&n.0, "off"), set);
+    }
     if let Some(rules) = s.firewall.as_ref().or(d.firewall.as_ref()) {
         all = over(all, Axis::Firewall, rules.clone(), kebab, |p, v| p.draft.firewall = Some(v));
     }
@@ -515,6 +519,7 @@ pub fn same_load(a: &Configuration, b: &Configuration) -> bool {
             cpus,
             has_own_source(c),
             c.offload(),
+            c.netem().to_string(),
             c.connection_packets(),
         )
     };
@@ -563,6 +568,7 @@ fn load_labels(c: &Configuration) -> Vec<String> {
         format!("{}flows", c.workload.flows),
         if c.queues() > 0 { format!("{}queues", c.queues()) } else { String::new() },
         if c.offload() { "offload".into() } else { String::new() },
+        netem_label(c.netem(), ""),
         c.connection_packets().map_or(String::new(), |n| format!("{n}-packet-connections")),
         rate_label(c.workload.rate),
         cpus(&c.placement.generator_cpus),

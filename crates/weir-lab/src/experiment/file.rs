@@ -98,6 +98,7 @@ pub struct Shape {
     pub irq: Option<Many<AutoOrLeave>>,
     pub nice: Option<Many<AutoOrLeave>>,
     pub offload: Option<Many<Offload>>,
+    pub netem: Option<Many<Netem>>,
     pub firewall: Option<Many<FirewallRules>>,
     pub connection_packets: Option<Many<ConnectionPackets>>,
     /// What stands between the ports of the memory topology.
@@ -152,6 +153,7 @@ pub enum Axis {
     Irq,
     Nice,
     Offload,
+    Netem,
     Firewall,
     ConnectionPackets,
     Build,
@@ -175,7 +177,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 39] = [
+    pub const ALL: [Axis; 40] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -195,6 +197,7 @@ impl Axis {
         Axis::Irq,
         Axis::Nice,
         Axis::Offload,
+        Axis::Netem,
         Axis::Firewall,
         Axis::ConnectionPackets,
         Axis::Build,
@@ -239,6 +242,7 @@ impl Axis {
             Axis::Irq => "irq",
             Axis::Nice => "nice",
             Axis::Offload => "offload",
+            Axis::Netem => "netem",
             Axis::Firewall => "firewall",
             Axis::ConnectionPackets => "connection_packets",
             Axis::Build => "build",
@@ -305,6 +309,7 @@ impl Axis {
                 named.find(|(key, _)| *key == self.key()).map(|(_, word)| word.to_string())
             }
             Axis::Offload => c.offload().then(|| "inner".into()),
+            Axis::Netem => Some(c.netem().to_string()).filter(|words| !words.is_empty()),
             Axis::Mode => c.ipsec().map(|i| super::kebab(&i.mode)),
             Axis::Direction => c.ipsec().map(|i| super::kebab(&i.direction)),
             Axis::Cipher => c.ipsec().map(|i| i.cipher.to_string()),

@@ -51,6 +51,8 @@ pub enum Scenario {
         ipsec: Option<Protection>,
         /// Hosts at the ends leave checksums and the cutting of TCP to their devices.
         offload: bool,
+        /// What the outer wires do to packets in each direction, in netem's own words; empty for nothing.
+        netem: String,
     },
     /// Clients of a DERP relay: in one namespace, or on two hosts driven over ssh.
     Relay { relay: RelayScenario, on_hosts: bool },
@@ -138,6 +140,11 @@ impl Configuration {
         matches!(self.scenario, Scenario::Gateways { offload: true, .. })
     }
 
+    /// What the kernel's netem does to packets between gateways; empty for nothing.
+    pub fn netem(&self) -> &str {
+        if let Scenario::Gateways { netem, .. } = &self.scenario { netem } else { "" }
+    }
+
     /// The same for the process of another build, which has none of its own to ask.
     pub fn in_this_process(&self) -> Configuration {
         let mut own = self.clone();
@@ -196,17 +203,19 @@ pub struct PlacementKeys {
     pub nic_modes: NicModes,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub netem: String,
 }
 
 impl From<Configuration> for Keys {
     fn from(c: Configuration) -> Keys {
         let Placement { cpus, port, generator_cpus } = c.placement.clone();
         let nic_modes = c.nic_modes().cloned().unwrap_or_default();
-        let offload = c.offload();
+        let (offload, netem) = (c.offload(), c.netem().to_string());
         Keys {
             sut: c.sut,
             topology: c.topology(),
-            placement: PlacementKeys { cpus, port, generator_cpus, nic_modes, offload },
+            placement: PlacementKeys { cpus, port, generator_cpus, nic_modes, offload, netem },
             ipsec: c.ipsec(),
             build: c.build().map(str::to_string),
             relay: c.relay(),
@@ -235,7 +244,7 @@ impl TryFrom<Keys> for Configuration {
 fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     let ipsec = protection(w).map_err(Invalid::Ipsec)?;
     let relay = relaying(w).map_err(Invalid::Relay)?;
-    let PlacementKeys { nic_modes: modes, offload, .. } = &w.placement;
+    let PlacementKeys { nic_modes: modes, offload, netem, .. } = &w.placement;
     if !matches!(w.topology, Topology::Netns | Topology::Ssh) && modes.is_named() {
         return Err(Invalid::NoDevices);
     }
@@ -248,6 +257,9 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     };
     if *offload && (w.topology != Topology::Gateways || !kernel_has_inner_wires) {
         return Err(Invalid::NoOffload);
+    }
+    if !netem.is_empty() && w.topology != Topology::Gateways {
+        return Err(Invalid::NoNetem);
     }
     let keeps = w.topology == Topology::Netns && matches!(w.sut, Sut::Kernel | Sut::Weir | Sut::Baseline);
     if w.firewall.is_some() && (!keeps || modes.is_named() || w.ipsec.is_some()) {
@@ -262,7 +274,9 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     }
     let testbed = match w.topology {
         Topology::Relay => return Err(Invalid::Relay(RelayError::NoTable)),
-        Topology::Gateways => return Ok(Scenario::Gateways { ipsec, offload: *offload }),
+        Topology::Gateways => {
+            return Ok(Scenario::Gateways { ipsec, offload: *offload, netem: netem.clone() });
+        }
         Topology::Memory => Testbed::Memory { build: w.build.clone() },
         Topology::Netns => Testbed::Netns(modes.clone()),
         Topology::Ssh => Testbed::Ssh(modes.clone()),
@@ -440,6 +454,7 @@ mod tests {
         assert_eq!(refused(&copied), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
+        assert_eq!(refused(&|k| k.placement.netem = "delay 20ms".into()), Invalid::NoNetem);
         assert_eq!(refused(&|k| k.firewall = Some(FirewallRules::Stateful)), Invalid::NoFirewall);
         let connecting = |k: &mut Keys| {
             k.placement.nic_modes = NicModes::default();

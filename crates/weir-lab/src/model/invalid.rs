@@ -20,6 +20,8 @@ pub enum Invalid {
     NotOfWeir,
     /// Offloads where the kernel has no inner wires.
     NoOffload,
+    /// Delay and loss elsewhere than between gateways.
+    NoNetem,
     /// A firewall where the kernel has none, or another choice than weir's own of how devices are driven.
     NoFirewall,
     /// Connections that begin and end where there is no firewall that they pass, or at a rate.
@@ -38,9 +40,11 @@ impl Invalid {
             Invalid::Ipsec(error) => error.remedy(),
             Invalid::Relay(error) => error.remedy(),
             Invalid::NoDevices => "remove them",
-            Invalid::NotOfWeir | Invalid::NoOffload | Invalid::NoFirewall | Invalid::NoConnections => {
-                "remove it"
-            }
+            Invalid::NotOfWeir
+            | Invalid::NoOffload
+            | Invalid::NoNetem
+            | Invalid::NoFirewall
+            | Invalid::NoConnections => "remove it",
             Invalid::UnderWay { .. } => "lower `flows`",
             Invalid::CommandElsewhere => "write it, or name another SUT",
         }
@@ -61,6 +65,7 @@ impl fmt::Display for Invalid {
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, strongswan-kernel, weir with port = \"tun\")"
             }
+            Invalid::NoNetem => "`netem` is of the topology gateways",
             Invalid::NoFirewall => {
                 "`firewall` is of SUT \"kernel\" or \"weir\" with topology = \"netns\", without modes of devices or ipsec"
             }

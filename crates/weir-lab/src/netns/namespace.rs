@@ -125,6 +125,11 @@ impl Namespace {
         self.program("ip", words.split_whitespace().map(str::to_string).collect(), None)
     }
 
+    /// Runs `tc` with these words.
+    pub fn tc(&self, words: &str) -> Result<(), LabError> {
+        self.program("tc", words.split_whitespace().map(str::to_string).collect(), None)
+    }
+
     /// Runs `ip -batch` over these lines.
     pub fn ip_batch(&self, lines: String) -> Result<(), LabError> {
         // Noted first: a batch that fails half way has changed something too.

@@ -56,6 +56,7 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
         Sut::Derper => Some("derper"),
         Sut::HyperDerp => Some("hyper-derp"),
         Sut::Strongswan | Sut::StrongswanKernel | Sut::WeirStrongswan => Some("charon"),
+        Sut::TailscaleWeir | Sut::TailscaleDerper => Some("tailscaled"),
         Sut::Weir
         | Sut::Kernel
         | Sut::KernelXfrm
@@ -67,8 +68,13 @@ pub fn program_of(sut: Sut) -> Option<&'static str> {
 }
 
 /// How each says its version. Those of DPDK say it only once they run.
-const VERSIONS: [(&str, &str); 4] =
-    [("derper", "-version"), ("hyper-derp", "--version"), ("vpp", "--version"), ("charon", "--version")];
+const VERSIONS: [(&str, &str); 5] = [
+    ("derper", "-version"),
+    ("hyper-derp", "--version"),
+    ("vpp", "--version"),
+    ("charon", "--version"),
+    ("tailscaled", "--version"),
+];
 
 /// What a program says of its version, or its library.
 pub fn version(name: &str) -> Option<String> {

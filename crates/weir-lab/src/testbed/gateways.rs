@@ -11,6 +11,9 @@
 //! and right gateway another. The baseline is the kernel forwarding without a tunnel. What counts is what the
 //! server read.
 //!
+//! Gateways that only a relay joins have its namespace between them instead of one wire ([`tailnet`]). Both directions of the
+//! middle can have delay and loss of the kernel's netem.
+//!
 //! Without a rate that is TCP, which finds its own. Refuses: bursts.
 
 mod datagrams;
@@ -29,6 +32,7 @@ use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
 use crate::sut::strongswan::{self, Esp};
+use crate::sut::tailnet::{self, Between};
 use crate::sut::{vpp, weir};
 use weir_stats::search::{LossLedger, Rate};
 
@@ -49,7 +53,12 @@ impl GatewaysTestbed {
         if let Some(refused) = datagrams::refused(configuration) {
             return Some(refused);
         }
-        cpus::missing_privilege().or_else(|| match configuration.sut() {
+        if let Some(relay) = tailnet::relay_of(configuration.sut()) {
+            return cpus::missing_privilege()
+                .or_else(|| tailnet::missing(relay))
+                .or_else(|| missing_netem(configuration));
+        }
+        cpus::missing_privilege().or_else(|| missing_netem(configuration)).or_else(|| match configuration.sut() {
             Sut::Baseline => None,
             Sut::Weir => crate::sut::missing(configuration),
             Sut::Strongswan => strongswan::missing(Esp::Own),
@@ -57,7 +66,7 @@ impl GatewaysTestbed {
             Sut::WeirStrongswan => weir::keyed::missing(configuration),
             Sut::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
-                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\" or \"vpp\"",
+                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\", \"tailscale-weir\", \"tailscale-derper\" or \"vpp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -77,6 +86,7 @@ struct Deployed {
     server: tcp::Server,
     client: Namespace,
     _middle: [Namespace; 2],
+    _between: Option<Between>,
     far: Namespace,
     /// Connections of TCP, or flows of datagrams.
     flows: u32,
@@ -88,7 +98,15 @@ struct Deployed {
     fallbacks: Vec<String>,
 }
 
-fn start(sut: Sut, pair: Pair<'_>) -> Result<Vec<Box<dyn Gateway>>, LabError> {
+fn start(
+    sut: Sut,
+    pair: Pair<'_>,
+    between: Option<&Between>,
+    cpu: u32,
+) -> Result<Vec<Box<dyn Gateway>>, LabError> {
+    if let (Some(between), Some(relay)) = (between, tailnet::relay_of(sut)) {
+        return tailnet::start(pair, between, relay, cpu);
+    }
     match sut {
         Sut::Weir => weir::gateway::start(pair),
         Sut::WeirStrongswan => weir::keyed::start(pair),
@@ -105,6 +123,17 @@ struct Wires {
     middle: [Namespace; 2],
     inner: [Port; 2],
     outer: [Port; 2],
+    between: Option<Between>,
+}
+
+/// Why the kernel delays and loses no packets, where a configuration asks for that.
+fn missing_netem(configuration: &Configuration) -> Option<String> {
+    let words = Some(configuration.netem()).filter(|words| !words.is_empty())?;
+    let tried =
+        Namespace::new("probe").and_then(|probe| probe.tc(&format!("qdisc add dev lo root netem {words}")));
+    let said = tried.err()?.said;
+    let reason = said.lines().next().unwrap_or_default();
+    Some(format!("gateways: {reason}: use a kernel with netem (CONFIG_NET_SCH_NETEM, module sch_netem)"))
 }
 
 impl Deployed {
@@ -115,8 +144,14 @@ impl Deployed {
             [both] => [both, both],
             [left, .., right] => [left, right],
         };
+        // A relay between them has a CPU of its own where one is named.
+        let relay_cpu = match configuration.placement.cpus[..] {
+            [_, relay, _, ..] => relay,
+            _ => cpus[1],
+        };
         let offload = configuration.offload();
-        let wires = Wires::lay(offload)?;
+        let relayed = tailnet::relay_of(configuration.sut()).is_some();
+        let wires = Wires::lay(offload, relayed)?;
         let tunnelled = !configuration.is_baseline();
         wires.address(tunnelled)?;
         let mut notes = swept;
@@ -144,18 +179,13 @@ impl Deployed {
             right: i == 1,
             configuration,
         });
-        let gateways = start(configuration.sut(), Pair(&sides))?;
+        let gateways = start(configuration.sut(), Pair(&sides), wires.between.as_ref(), relay_cpu)?;
         notes.extend(gateways.iter().flat_map(|g| g.notes()));
         fallbacks.extend(gateways.iter().flat_map(|g| g.fallbacks()));
         notes.sort_unstable();
         notes.dedup();
-        for i in [0, 1] {
-            let (end, port) = &wires.ends[i];
-            notes.extend(veth::place(end, port, &[cpus[i]], false)?);
-            for port in [&wires.inner[i], &wires.outer[i]] {
-                notes.extend(veth::place(&wires.middle[i], port, &[cpus[i]], false)?);
-            }
-        }
+        notes.extend(wires.place(cpus, relay_cpu)?);
+        notes.extend(wires.disturb(configuration.netem())?);
         let [near, far] = wires.ends;
         let server = tcp::Server::start(&far.0, cpus[1])?;
         let Workload { flows, frame, .. } = configuration.workload;
@@ -164,6 +194,7 @@ impl Deployed {
             server,
             client: near.0,
             _middle: wires.middle,
+            _between: wires.between,
             far: far.0,
             flows,
             frame,
@@ -222,7 +253,7 @@ fn segments(netstat: &str) -> Option<u64> {
 }
 
 impl Wires {
-    fn lay(offload: bool) -> Result<Wires, LabError> {
+    fn lay(offload: bool, relayed: bool) -> Result<Wires, LabError> {
         let [client, left, right, server] =
             ["client", "left-gateway", "right-gateway", "server"].map(Namespace::new);
         let (client, left, right, server) = (client?, left?, right?, server?);
@@ -235,8 +266,43 @@ impl Wires {
             let lay = if offload { veth::lay_with_offloads } else { veth::lay };
             lay((&ends[i].0, &ends[i].1), (&middle[i], &inner[i]))?;
         }
-        veth::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
-        Ok(Wires { ends, middle, inner, outer })
+        let between = match relayed {
+            true => Some(Between::lay(&middle, &outer)?),
+            false => None,
+        };
+        if between.is_none() {
+            veth::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
+        }
+        Ok(Wires { ends, middle, inner, outer, between })
+    }
+
+    /// Has each side's reception on its CPU, and that of what is between them on the relay's; gives what could not be had.
+    fn place(&self, cpus: [u32; 2], relay_cpu: u32) -> Result<Vec<String>, LabError> {
+        let mut notes = Vec::new();
+        for (i, cpu) in cpus.into_iter().enumerate() {
+            let (end, port) = &self.ends[i];
+            notes.extend(veth::place(end, port, &[cpu], false)?);
+            for port in [&self.inner[i], &self.outer[i]] {
+                notes.extend(veth::place(&self.middle[i], port, &[cpu], false)?);
+            }
+        }
+        if let Some(between) = &self.between {
+            for port in &between.ports {
+                notes.extend(veth::place(&between.namespace, port, &[relay_cpu], false)?);
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Gives what each gateway sends delay and loss; says so.
+    fn disturb(&self, words: &str) -> Result<Option<String>, LabError> {
+        if words.is_empty() {
+            return Ok(None);
+        }
+        for (gateway, port) in self.middle.iter().zip(&self.outer) {
+            gateway.tc(&format!("qdisc add dev {} root netem {words}", port.name))?;
+        }
+        Ok(Some(format!("netem on what each gateway sends: {words}")))
     }
 
     /// Addresses and routes of the ends; the gateways' are their own affair, unless there is no tunnel.

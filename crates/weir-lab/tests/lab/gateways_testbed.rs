@@ -52,7 +52,10 @@ fn carries(test: &str, sut: Sut) {
     assert!(sample.metrics["mbps"] > 0.0 && sample.pps > 0.0, "{sample:?}");
     assert_eq!(sample.ledger.unaccounted(), 0);
     let paced = prepared.run(&trial(Rate::Pps(1000))).expect("a run of datagrams");
-    assert!(paced.ledger.sent > 0 && paced.ledger.delivered == paced.ledger.sent, "{paced:?}");
+    let (sent, delivered) = (paced.ledger.sent, paced.ledger.delivered);
+    // A relay between Tailscale's clients drops what its queue has no room for, on a busy machine at any rate.
+    let relayed = matches!(sut, Sut::TailscaleWeir | Sut::TailscaleDerper);
+    assert!(if relayed { delivered > 0 && delivered <= sent } else { delivered == sent }, "{paced:?}");
     assert_eq!(paced.reordered, 0);
     let burst = prepared.run(&trial(Rate::Burst(100))).expect_err("there are none");
     assert!(burst.said.contains("bursts have no meaning"), "{burst}");
@@ -71,6 +74,45 @@ fn tcp_passes_two_gateways_of_strongswan() {
 #[test]
 fn tcp_passes_two_gateways_of_weir() {
     carries("tcp_passes_two_gateways_of_weir", Sut::Weir);
+}
+
+#[test]
+fn tcp_passes_two_clients_of_tailscale_by_weirs_relay() {
+    carries("tcp_passes_two_clients_of_tailscale_by_weirs_relay", Sut::TailscaleWeir);
+}
+
+#[test]
+fn tcp_passes_two_clients_of_tailscale_by_derper() {
+    carries("tcp_passes_two_clients_of_tailscale_by_derper", Sut::TailscaleDerper);
+}
+
+/// Either netem delays what each gateway sends, or one sentence says that the kernel has none.
+#[test]
+fn what_each_gateway_sends_is_delayed_and_lost_or_the_kernels_lack_is_named() {
+    let mut keys = Keys::from(configuration(Sut::Baseline));
+    keys.placement.netem = "delay 20ms".into();
+    let delayed = Configuration::try_from(keys.clone()).expect("valid");
+    let mut testbeds = Testbeds::default();
+    if let Some(missing) = testbeds.missing(&delayed) {
+        let test = "what_each_gateway_sends_is_delayed_and_lost_or_the_kernels_lack_is_named";
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: {missing}");
+        assert!(missing.contains("sch_netem") || missing.contains("root"), "{missing}");
+        return;
+    }
+    let _alone = one_at_a_time();
+    keys.placement.netem = "loss 30%".into();
+    let lossy = Configuration::try_from(keys).expect("valid");
+    let run = |configuration: &Configuration, testbeds: &mut Testbeds| {
+        let mut prepared = testbeds.prepare(configuration).expect("all that is needed is here");
+        prepared.run(&trial(Rate::Pps(1000))).expect("a run")
+    };
+    let sample = run(&delayed, &mut testbeds);
+    assert!(sample.notes.iter().any(|note| note.contains("delay 20ms")), "{sample:?}");
+    let share = {
+        let ledger = run(&lossy, &mut testbeds).ledger;
+        ledger.delivered as f64 / ledger.sent as f64
+    };
+    assert!((0.5..0.9).contains(&share), "{share} of the datagrams came, of which 0.3 are to be lost");
 }
 
 /// Either the kernel takes SAs of ESP and packets pass, or one sentence says what it lacks.

@@ -204,6 +204,10 @@ checked! {
         "off" => Some(false),
         _ => None,
     };
+    /// What the kernel's netem does to packets, each way.
+    Netem(String), "\"off\", or netem's words for `delay` and `loss`, such as \"delay 20ms loss 0.1%\"", |s| {
+        word(s).and_then(netem)
+    };
     /// The port kind of the daemon.
     Port(String), "\"af_xdp\", \"af_packet\" or, between gateways, \"tun\"", |s| {
         one_of(s, &["af_xdp", "af_packet", "tun"])
@@ -213,6 +217,26 @@ checked! {
 fn is_folder(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+}
+
+/// `delay-20ms-loss-0.1` as part of a name; `none` where there is nothing.
+pub fn netem_label(words: &str, none: &str) -> String {
+    if words.is_empty() { none.into() } else { words.replace(' ', "-").replace('%', "") }
+}
+
+/// Nothing for `off`; otherwise the words, of which `delay` and `loss` are known.
+fn netem(words: &str) -> Option<String> {
+    if words == "off" {
+        return Some(String::new());
+    }
+    let parts: Vec<&str> = words.split(' ').collect();
+    let number = |text: &str| text.parse::<f64>().is_ok_and(|n| n >= 0.0);
+    let known = parts.chunks(2).all(|pair| match pair {
+        ["delay", time] => time.strip_suffix("ms").is_some_and(number),
+        ["loss", share] => share.strip_suffix('%').is_some_and(number),
+        _ => false,
+    });
+    known.then(|| words.to_string())
 }
 
 impl Default for Cipher {
