@@ -23,16 +23,16 @@ pub fn go(documents: &[PathBuf], runs: &Path, check: bool, quick: bool) -> Resul
         let filled = campaigns.fill(document, &from)?;
         let text = fs::read_to_string(document).unwrap_or_default();
         match (filled == text, check) {
-            (true, _) => println!("{shown}: says what the newest campaigns say"),
+            (true, _) => say(format_args!("{shown}: says what the newest campaigns say")),
             (false, true) => {
                 differ = true;
-                println!(
+                say(format_args!(
                     "{shown}: says something else; `weir-lab report --documents {shown}` writes it anew"
-                );
+                ));
             }
             (false, false) => {
                 write_whole(document, &filled)?;
-                println!("{shown}: written anew");
+                say(format_args!("{shown}: written anew"));
             }
         }
         sources.push((shown.to_string(), from));
@@ -46,19 +46,24 @@ pub fn go(documents: &[PathBuf], runs: &Path, check: bool, quick: bool) -> Resul
 /// Says which campaigns did not measure today's code; whether documents may quote them.
 fn of_today(campaigns: &Campaigns, runs: &Path, sources: &[(String, String)]) -> Result<bool, LabError> {
     let Some(code) = Code::beside(runs)? else {
-        println!(
+        say(format_args!(
             "{}: no {} says what campaigns measure: their age was not looked at",
             runs.display(),
             code::FILE
-        );
+        ));
         return Ok(true);
     };
     let found = code.judge(campaigns, sources)?;
     for said in found.dated.iter().map(|said| format!("dated: {said}")).chain(found.refused.iter().cloned()) {
-        println!("{said}");
+        say(format_args!("{said}"));
     }
     if found.refused.is_empty() && found.dated.is_empty() {
-        println!("{}: every campaign that is quoted measured today's code", runs.display());
+        say(format_args!("{}: every campaign that is quoted measured today's code", runs.display()));
     }
     Ok(found.refused.is_empty())
+}
+
+/// A line, for whoever still reads.
+fn say(line: std::fmt::Arguments<'_>) {
+    super::print(&format!("{line}\n"));
 }

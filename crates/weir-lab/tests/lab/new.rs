@@ -129,7 +129,10 @@ fn a_reader_that_goes_away_is_no_error() {
     for kind in KINDS {
         assert!(run_in(&folder, &["new", kind, "--kind", kind]).status.success());
     }
-    for arguments in [["run", "--list", "."].as_slice(), &["doctor"]] {
+    folder.write("document.md", "<!-- answers later -->\n<!-- end of answers -->\n");
+    folder.write("runs/readme", "no campaign yet");
+    let documents = ["report", "--documents", "document.md"];
+    for arguments in [["run", "--list", "."].as_slice(), &["doctor"], &documents] {
         let mut command = lab();
         command.current_dir(&folder.0).args(arguments);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
