@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Promises: a build of a changed tree, or of a commit that is not in the history, never passes for today's code.
-//! Refuses: a document that quotes a dated campaign without its date, an exception nothing needs, a history that is cut short.
+//! Refuses: a document that quotes a dated campaign without its date, a date that nothing needs, a history that is cut short.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};

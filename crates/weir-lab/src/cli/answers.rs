@@ -54,9 +54,8 @@ fn of_today(campaigns: &Campaigns, runs: &Path, sources: &[(String, String)]) ->
         return Ok(true);
     };
     let found = code.judge(campaigns, sources)?;
-    for said in found.dated.iter().map(|said| format!("dated: {said}")).chain(found.refused.iter().cloned()) {
-        say(format_args!("{said}"));
-    }
+    found.dated.iter().for_each(|said| say(format_args!("dated: {said}")));
+    found.refused.iter().for_each(|said| say(format_args!("{said}")));
     if found.refused.is_empty() && found.dated.is_empty() {
         say(format_args!("{}: every campaign that is quoted measured today's code", runs.display()));
     }

@@ -1,6 +1,5 @@
 //! `weir-lab run`: an experiment from file to report.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -173,7 +172,7 @@ pub fn finish(done: &Done, dir: &Path) -> ExitCode {
         said += &format!("settings: {}\n", dir.join(report::settings::FILE).display());
     }
     // a reader that went away (a closed pipe) has lost only this: everything is in the folder
-    let _ = std::io::stdout().write_all(said.as_bytes());
+    super::print(&said);
     if let Some(interrupted) = interrupted(done, dir) {
         return interrupted;
     }

@@ -104,7 +104,8 @@ pub fn go(
 
 /// Prints what came of a campaign; the exit status where it is not whole.
 fn said(name: &str, done: &Done, dir: &Path) -> Option<ExitCode> {
-    println!("{name}: {}\nreport: {}\n", done.results.answer, dir.join("report.html").display());
+    let report = dir.join("report.html");
+    super::print(&format!("{name}: {}\nreport: {}\n\n", done.results.answer, report.display()));
     interrupted(done, dir)
 }
 

@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,6 +60,11 @@ pub fn missing(relay: Sut) -> Option<String> {
         return Some("tailscaled: /dev/net/tun is not there: use a kernel with TUN".into());
     }
     if relay == Sut::Weir { weir::relay::missing(Tls::User) } else { derper::missing(Tls::User) }
+}
+
+/// One of those that were there when they were looked for.
+fn program(name: &str) -> Result<PathBuf, LabError> {
+    peer::find(name).ok_or_else(|| LabError::new(format!("{name}: has gone")))
 }
 
 /// The namespace between the gateways, and its ends of their outer wires.
@@ -145,7 +150,7 @@ pub fn start(
 }
 
 fn start_headscale(between: &Between) -> Result<Started, LabError> {
-    let program = peer::find("headscale").ok_or_else(|| LabError::new("headscale: has gone".into()))?;
+    let program = program("headscale")?;
     let place = ProcessPlacement { namespace: Some(&between.namespace), cpus: &[] };
     let mut started = Started::launch("headscale", place, |folder| {
         fs::write(folder.join("map.yaml"), map())?;
@@ -187,8 +192,7 @@ fn settings(folder: &Path) -> String {
 /// What headscale answers to its own command.
 fn asked(headscale: &Started, words: &[&str]) -> Result<Value, LabError> {
     let failed = |why: &dyn std::fmt::Display| LabError::new(format!("headscale {}: {why}", words.join(" ")));
-    let program = peer::find("headscale").ok_or_else(|| failed(&"has gone"))?;
-    let mut ask = Command::new(program);
+    let mut ask = Command::new(program("headscale")?);
     ask.arg("--config").arg(headscale.folder.path().join("headscale.yaml")).args(["--output", "json"]);
     let output = ask.args(words).env("HOME", headscale.folder.path()).output().map_err(|e| failed(&e))?;
     if !output.status.success() {
@@ -239,7 +243,7 @@ fn addresses(side: &Side<'_>) -> Result<(), LabError> {
 impl Node {
     fn start(side: &Side<'_>) -> Result<Node, LabError> {
         addresses(side)?;
-        let program = peer::find("tailscaled").ok_or_else(|| LabError::new("tailscaled: has gone".into()))?;
+        let program = program("tailscaled")?;
         let place = ProcessPlacement { namespace: Some(side.namespace), cpus: &[side.cpu] };
         let mut started = Started::launch("tailscaled", place, |folder| {
             let mut command = Command::new(program);
@@ -270,8 +274,7 @@ impl Node {
         let failed = |why: &dyn std::fmt::Display| {
             LabError::new(format!("tailscale {}: {why}", words.first().map_or("", |word| word.as_ref())))
         };
-        let program = peer::find("tailscale").ok_or_else(|| failed(&"has gone"))?;
-        let mut tell = Command::new(program);
+        let mut tell = Command::new(program("tailscale")?);
         tell.arg("--socket")
             .arg(self.started.folder.path().join("socket"))
             .args(words.iter().map(AsRef::as_ref));

@@ -53,17 +53,14 @@ impl GatewaysTestbed {
         if let Some(refused) = datagrams::refused(configuration) {
             return Some(refused);
         }
-        if let Some(relay) = tailnet::relay_of(configuration.sut()) {
-            return cpus::missing_privilege()
-                .or_else(|| tailnet::missing(relay))
-                .or_else(|| missing_netem(configuration));
-        }
         cpus::missing_privilege().or_else(|| missing_netem(configuration)).or_else(|| match configuration.sut() {
             Sut::Baseline => None,
             Sut::Weir => crate::sut::missing(configuration),
             Sut::Strongswan => strongswan::missing(Esp::Own),
             Sut::StrongswanKernel => strongswan::missing(Esp::Kernel),
             Sut::WeirStrongswan => weir::keyed::missing(configuration),
+            Sut::TailscaleWeir => tailnet::missing(Sut::Weir),
+            Sut::TailscaleDerper => tailnet::missing(Sut::Derper),
             Sut::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
                 "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\", \"tailscale-weir\", \"tailscale-derper\" or \"vpp\"",
@@ -268,11 +265,11 @@ impl Wires {
         }
         let between = match relayed {
             true => Some(Between::lay(&middle, &outer)?),
-            false => None,
+            false => {
+                veth::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
+                None
+            }
         };
-        if between.is_none() {
-            veth::lay((&middle[0], &outer[0]), (&middle[1], &outer[1]))?;
-        }
         Ok(Wires { ends, middle, inner, outer, between })
     }
 

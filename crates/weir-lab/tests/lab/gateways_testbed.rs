@@ -55,7 +55,7 @@ fn carries(test: &str, sut: Sut) {
     let (sent, delivered) = (paced.ledger.sent, paced.ledger.delivered);
     // A relay between Tailscale's clients drops what its queue has no room for, on a busy machine at any rate.
     let relayed = matches!(sut, Sut::TailscaleWeir | Sut::TailscaleDerper);
-    assert!(if relayed { delivered > 0 && delivered <= sent } else { delivered == sent }, "{paced:?}");
+    assert!(sent > 0 && (delivered == sent || relayed && (1..sent).contains(&delivered)), "{paced:?}");
     assert_eq!(paced.reordered, 0);
     let burst = prepared.run(&trial(Rate::Burst(100))).expect_err("there are none");
     assert!(burst.said.contains("bursts have no meaning"), "{burst}");
