@@ -5,11 +5,11 @@
 # everything is built once here: what cargo keeps to build a part of a crate again would only fill the disk
 export CARGO_INCREMENTAL ?= 0
 
-.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation simulated-week vector-ciphers soak loom tsan miri interop questions evidence relay-ktls strongswan-keys setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
+.PHONY: help demo test machine-test gateways-test flowtable-test keys-test rekeys drivers xdp-kernels fail-closed firewall-faults restart-replay relay-simulation simulated-week vector-ciphers soak loom tsan miri interop questions evidence relay-ktls strongswan-keys instructions setup build install oci container-test deb deb-arm64 build-without-ipsec lint deny bench fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | simulated-week | vector-ciphers | soak | loom | tsan | miri | interop | questions | evidence | relay-ktls | strongswan-keys | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
+	@echo 'also: make machine-test | gateways-test | flowtable-test | keys-test | rekeys REKEYS= | drivers | xdp-kernels | fail-closed | firewall-faults | restart-replay | relay-simulation | simulated-week | vector-ciphers | soak | loom | tsan | miri | interop | questions | evidence | relay-ktls | strongswan-keys | instructions | build | install PREFIX= | oci | container-test | deb | deb-arm64 | build-without-ipsec | lint | bench | fuzz | clean'
 
 demo: build
 	./target/release/weir-lab run labs/demo.toml --out out/demo
@@ -85,6 +85,10 @@ interop: setup
 # every way of TLS through the relay, in a kernel that has kernel TLS; figures measured there mean nothing
 relay-ktls: build
 	./scripts/second-kernel ./target/release/weir-lab run labs/relay-ktls.toml --quick --out out/relay-ktls
+
+# what kernel TLS and kernel ESP cost beside weir's, in instructions: half an hour of QEMU, whose clock counts them (SKIP names what is missing)
+instructions: build
+	./scripts/instructions runs
 
 # gateways that strongSwan keys, by weir's ESP, strongSwan's and the kernel's, in a kernel that has ESP; values measured there mean nothing
 strongswan-keys: build

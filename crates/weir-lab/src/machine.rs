@@ -86,6 +86,14 @@ impl Machine {
     }
 }
 
+/// Says on the kernel's command line that this machine's clock counts instructions, one each nanosecond (QEMU's `-icount shift=0`).
+const CLOCK_OF_INSTRUCTIONS: &str = "weir.clock=instructions";
+
+/// Whether time here is the number of instructions executed.
+pub fn counts_instructions() -> bool {
+    line("/proc/cmdline").is_some_and(|all| all.split(' ').any(|one| one == CLOCK_OF_INSTRUCTIONS))
+}
+
 /// Milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)

@@ -19,6 +19,7 @@ use weir_stats::search::goal::{Goal, GoalResult};
 use weir_stats::search::sweep::{self, Step};
 use weir_stats::search::{Limits, Measurer, Rate, TrialRecord, mlr};
 
+use crate::machine;
 use crate::model::{Configuration, FrameSize, LabError, Prepared, Sample, Trial};
 use crate::workload::FCS;
 
@@ -138,6 +139,9 @@ pub fn run(prepared: &mut dyn Prepared, run: &Run<'_>) -> Result<Sample, LabErro
     let rate = if search { Rate::FlatOut } else { run.configuration.workload.rate };
     let trial = Trial { rate, warm_up: run.warm_up, window: run.window, seed: run.seed };
     let mut sample = prepared.run(&trial)?;
+    if machine::counts_instructions() {
+        say_instructions(&mut sample);
+    }
     if !search {
         return Ok(sample);
     }
@@ -151,6 +155,17 @@ pub fn run(prepared: &mut dyn Prepared, run: &Run<'_>) -> Result<Sample, LabErro
     sample.metrics.extend(found.metrics);
     sample.goals = found.goals;
     Ok(sample)
+}
+
+/// What a sample says where a nanosecond is an instruction.
+fn say_instructions(sample: &mut Sample) {
+    if let Some(each) = sample.metrics.remove("ns_per_packet") {
+        sample.metrics.insert("instructions_per_packet".into(), each);
+    }
+    sample.notes.push(
+        "clock: it counts instructions, one each nanosecond, of an emulated processor: rates and latencies are no time"
+            .into(),
+    );
 }
 
 /// A prepared SUT as searches load it.

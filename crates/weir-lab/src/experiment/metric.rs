@@ -10,11 +10,12 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; testbeds report further values in tables only.
-pub const KNOWN: [&str; 23] = [
+pub const KNOWN: [&str; 24] = [
     "pps",
     "mbps",
     "clocks_per_packet",
     "ns_per_packet",
+    "instructions_per_packet",
     "cpu_percent",
     "loss_percent",
     "latency_ns_p50",
@@ -73,6 +74,7 @@ impl Metric {
             "mbps" => (1.0, "Mb/s"),
             "clocks_per_packet" => (1.0, "cycles/packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
+            "instructions_per_packet" => (1.0, "instructions a packet"),
             name if latency(name).is_some() => (1e3, "µs"),
             name if name.ends_with("_pps") => (1e6, "Mpps"),
             name if name.ends_with("_mbps") => (1.0, "Mb/s"),

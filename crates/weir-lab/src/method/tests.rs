@@ -161,3 +161,14 @@ fn a_stop_ends_a_search_without_half_a_run_and_a_single_trial_not_at_all() {
     );
     assert_eq!(outcome(&mut sut, &Method::Mrr, true).expect("one trial").trials, []);
 }
+
+#[test]
+fn where_the_clock_counts_instructions_cpu_time_is_called_that() {
+    let metrics = [("ns_per_packet".to_string(), 254.0), ("mbps".to_string(), 9.0)].into();
+    let mut sample = Sample { metrics, ..Sample::default() };
+    say_instructions(&mut sample);
+    assert_eq!(Metric("instructions_per_packet".into()).of(&sample), Some(254.0));
+    assert_eq!(Metric("ns_per_packet".into()).of(&sample), None);
+    assert_eq!(sample.metrics["mbps"], 9.0);
+    assert!(sample.notes[0].starts_with("clock: it counts instructions"), "{:?}", sample.notes);
+}

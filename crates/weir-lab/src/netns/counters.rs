@@ -68,6 +68,9 @@ pub fn difference(before: &Counters, after: &Counters) -> Counters {
         .collect()
 }
 
+/// Clock ticks of `/proc`: USER_HZ, fixed in Linux' interface.
+pub const TICKS_A_SECOND: f64 = 100.0;
+
 /// CPU time: (busy, all) clock ticks of a CPU since boot.
 pub fn cpu_ticks(cpu: u32) -> Option<(u64, u64)> {
     let ticks = *cpu_time::ticks(&[cpu]).ok()?.first()?;

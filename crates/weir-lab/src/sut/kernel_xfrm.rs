@@ -5,6 +5,8 @@
 //! answers. Promises: what a policy stopped is in the ledger by the kernel's own counter. Refuses: a kernel that has XFRM
 //! policies already, which packets would ask too.
 
+pub mod gateway;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::gateway::kernel_addresses;
 use super::gateway::{Gateway, Pair, Side};
+use super::kernel_xfrm;
 use crate::model::LabError;
-use crate::netns::namespace::Namespace;
 use crate::netns::residue::Folder;
 
 const CHARON: &str = "/usr/lib/ipsec/charon";
@@ -64,22 +64,10 @@ pub fn missing(esp: Esp) -> Option<String> {
         None => format!(
             "this kernel takes no SA of ESP, by which a key daemon hands over its keys ({}): use one with CONFIG_XFRM_USER, \
              CONFIG_INET_ESP and AES-GCM (scripts/second-kernel starts one, whose values mean nothing)",
-            kernel_refuses_esp()?
+            kernel_xfrm::gateway::refuses_esp()?
         ),
     };
     Some(format!("{}: {lack}", esp.sut()))
-}
-
-/// Why the kernel takes no SA such as a daemon would give it, if it does not.
-fn kernel_refuses_esp() -> Option<String> {
-    // 128 bits of key and 32 of salt, as PROPOSAL has it.
-    let key = "5a".repeat(20);
-    let sa =
-        "xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1001 mode tunnel aead rfc4106(gcm(aes))";
-    let tried = Namespace::new("probe").and_then(|probe| probe.ip(&format!("{sa} 0x{key} 128")));
-    let said = tried.err()?.said;
-    let reason = said.rsplit("probe: ").next().and_then(|reason| reason.lines().next()).unwrap_or_default();
-    Some(reason.trim_end_matches('.').to_string())
 }
 
 pub struct Strongswan {

@@ -25,12 +25,14 @@ use std::time::{Duration, Instant};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Prepared, Sample, Scope, Sut, Trial, Workload,
 };
-use crate::netns::counters::cpu_ticks;
+use crate::netns::counters::TICKS_A_SECOND;
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
+use crate::sut::kernel_xfrm;
+use crate::sut::relay::busy;
 use crate::sut::strongswan::{self, Esp};
 use crate::sut::tailnet::{self, Between};
 use crate::sut::{vpp, weir};
@@ -58,12 +60,13 @@ impl GatewaysTestbed {
             Sut::Weir => crate::sut::missing(configuration),
             Sut::Strongswan => strongswan::missing(Esp::Own),
             Sut::StrongswanKernel => strongswan::missing(Esp::Kernel),
+            Sut::KernelXfrm => kernel_xfrm::gateway::missing(),
             Sut::WeirStrongswan => weir::keyed::missing(configuration),
             Sut::TailscaleWeir => tailnet::missing(Sut::Weir),
             Sut::TailscaleDerper => tailnet::missing(Sut::Derper),
             Sut::Vpp => vpp::gateway::missing(configuration),
             other => Some(format!(
-                "{}: is no tunnel gateway here: use sut = \"weir\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\", \"tailscale-weir\", \"tailscale-derper\" or \"vpp\"",
+                "{}: is no tunnel gateway here: use sut = \"weir\", \"kernel-xfrm\", \"strongswan\", \"strongswan-kernel\", \"weir-strongswan\", \"tailscale-weir\", \"tailscale-derper\" or \"vpp\"",
                 crate::experiment::kebab(&other)
             )),
         })
@@ -109,6 +112,7 @@ fn start(
         Sut::WeirStrongswan => weir::keyed::start(pair),
         Sut::Strongswan => strongswan::start(pair, Esp::Own),
         Sut::StrongswanKernel => strongswan::start(pair, Esp::Kernel),
+        Sut::KernelXfrm => kernel_xfrm::gateway::start(pair),
         Sut::Vpp => vpp::gateway::start(pair),
         _ => Ok(Vec::new()),
     }
@@ -353,7 +357,7 @@ impl Deployed {
         self.patiently("datagram", || ends.probe())?;
         let ticks = self.ticks();
         let carried = ends.run(trial)?;
-        let busy = cpus::percent(ticks, self.ticks());
+        let cost = Cost::between(ticks, self.ticks());
         if carried.delivered == 0 {
             return Err(LabError::new(format!(
                 "gateways: none of {} datagrams came: lower `rate`, or lengthen `window`",
@@ -375,7 +379,7 @@ impl Deployed {
             pps,
             ledger,
             reordered: carried.reordered,
-            metrics: metrics(pps * payload as f64 / MBIT, busy),
+            metrics: cost.metrics(pps * payload as f64 / MBIT, carried.delivered),
             notes: self.notes.clone(),
             fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((carried.began, carried.ended)),
@@ -391,7 +395,7 @@ impl Deployed {
         std::thread::sleep(trial.window);
         let (read, received) = (self.server.read() - bytes, self.received()? - packets);
         let ended = weir_io::clock::now();
-        let busy = cpus::percent(ticks, self.ticks());
+        let cost = Cost::between(ticks, self.ticks());
         client.stop();
         let seconds = (ended - began) as f64 / 1e9;
         if read == 0 {
@@ -399,7 +403,7 @@ impl Deployed {
                 "gateways: the server read nothing in the window: lengthen `window`".into(),
             ));
         }
-        let metrics = metrics(read as f64 / seconds / MBIT, busy);
+        let metrics = cost.metrics(read as f64 / seconds / MBIT, received);
         let ledger = LossLedger {
             intended: received,
             offered: received,
@@ -424,15 +428,32 @@ impl Deployed {
         })
     }
 
-    /// Ticks of both sides' CPUs.
+    /// Ticks of both sides' CPUs, which may be one.
     fn ticks(&self) -> Option<(u64, u64)> {
-        let of = |cpu: u32| cpu_ticks(cpu);
-        let (left, right) = (of(self.cpus[0])?, of(self.cpus[1])?);
-        Some((left.0 + right.0, left.1 + right.1))
+        let [left, right] = self.cpus;
+        busy(if left == right { &self.cpus[..1] } else { &self.cpus })
     }
 }
 
-fn metrics(mbps: f64, busy: Option<f64>) -> BTreeMap<String, f64> {
-    let busy = busy.map(|percent| ("cpu_percent".to_string(), percent));
-    [("mbps".to_string(), mbps)].into_iter().chain(busy).collect()
+/// What both sides' CPUs spent on a window, ends included.
+#[derive(Default)]
+struct Cost {
+    percent: Option<f64>,
+    seconds: Option<f64>,
+}
+
+impl Cost {
+    fn between(before: Option<(u64, u64)>, after: Option<(u64, u64)>) -> Cost {
+        let busy = before.zip(after).map(|((before, _), (after, _))| after.saturating_sub(before));
+        Cost {
+            percent: cpus::percent(before, after),
+            seconds: busy.map(|ticks| ticks as f64 / TICKS_A_SECOND),
+        }
+    }
+
+    fn metrics(&self, mbps: f64, packets: u64) -> BTreeMap<String, f64> {
+        let each = self.seconds.filter(|_| packets > 0).map(|seconds| seconds * 1e9 / packets as f64);
+        let known = [("mbps", Some(mbps)), ("cpu_percent", self.percent), ("ns_per_packet", each)];
+        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+    }
 }

@@ -147,7 +147,7 @@ fn strongswans_keys_carry_tcp_and_udp_by_weirs_esp_its_own_and_the_kernels_in_th
     assert!(output.status.success(), "{said}");
     let results: Results = serde_json::from_str(&folder.read("result.json")).expect("a result");
     assert_eq!((results.runs_failed, results.runs_missing), (0, 0), "{said}");
-    for sut in ["strongswan", "weir-strongswan", "weir", "strongswan-kernel"] {
+    for sut in ["strongswan", "weir-strongswan", "weir", "strongswan-kernel", "kernel-xfrm"] {
         for load in ["tcp", "udp-2000pps"] {
             let name = format!("{sut}-{load}");
             let outcome = results.outcome(&name).unwrap_or_else(|| panic!("{name}: {said}"));

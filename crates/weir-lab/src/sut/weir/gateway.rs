@@ -11,11 +11,11 @@ use crate::sut::gateway::MTU;
 use crate::sut::gateway::{Gateway, Pair, Side};
 
 /// Keys of strongSwan's form: 128 bits of key, 32 of salt. What is measured is no secret.
-const KEYS: [&str; 2] =
+pub const KEYS: [&str; 2] =
     ["5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a", "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5"];
-const FIRST_SPI: u32 = 0x1000;
+pub const FIRST_SPI: u32 = 0x1000;
 /// The replay window is strongSwan's.
-const WINDOW: u16 = 32;
+pub const WINDOW: u16 = 32;
 
 /// The inner port where it is a TUN device, in each gateway's own namespace.
 const TUN: &str = "weir-inner";

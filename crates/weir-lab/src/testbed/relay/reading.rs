@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::netns::counters::TICKS_A_SECOND;
 use crate::netns::cpus::{self, Cpus};
 use crate::sut::relay::Ticks;
-
-/// Clock ticks of `/proc`: USER_HZ, fixed in Linux' interface.
-const TICKS_A_SECOND: f64 = 100.0;
 
 /// The CPU time that packets cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
