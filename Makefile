@@ -86,7 +86,7 @@ interop: setup
 relay-ktls: build
 	./scripts/second-kernel ./target/release/weir-lab run labs/relay-ktls.toml --quick --out out/relay-ktls
 
-# what kernel TLS and kernel ESP cost beside weir's, in instructions: half an hour of QEMU, whose clock counts them (SKIP names what is missing)
+# what kernel TLS and kernel ESP cost beside weir's, in instructions: ten minutes of QEMU, whose clock counts them (SKIP names what is missing)
 instructions: build
 	./scripts/instructions runs
 
@@ -107,10 +107,12 @@ questions: build build-without-ipsec
 # when it is called again at the same commit. VPP's need VPP built from source: labs/vpp-*.toml
 EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
   question-unused-ipsec-linux relay relay-tls relay-sparse relay-connects relay-idle relay-latency relay-peers relay-rates relay-stalled \
-  relay-stalled-latency spd-depth spd-churn spd-attack firewall firewall-latency firewall-connections
+  relay-stalled-latency relay-tls-own-code relay-tunnels spd-depth spd-churn spd-attack spd-flows question-spd-linux ipsec-equilibrium firewall \
+  firewall-latency firewall-connections
 evidence: build build-without-ipsec
-	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 || echo 'SKIP peers: each campaign names what is missing'
+	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 tailscale tailscaled headscale || echo 'SKIP peers: each campaign names what is missing'
 	./target/release/weir-lab run $(EVIDENCE:%=labs/%.toml) $(QUESTIONS:%=labs/question-%.toml) --into runs --missing
+	ls -d runs/*-esp-instructions >/dev/null 2>&1 || ./scripts/instructions runs || echo 'SKIP instructions: see scripts/machine'
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md --check
 	./target/release/weir-lab verify runs

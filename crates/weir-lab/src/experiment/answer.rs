@@ -82,6 +82,8 @@ pub enum Placeholder {
     Median { name: String, metric: Option<String>, unit: bool },
     /// Least and greatest run.
     Range { name: String, metric: Option<String> },
+    /// Other's median less the reference's.
+    Difference { pair: [String; 2], metric: Option<String> },
     /// How many runs have the metric.
     Runs { name: String },
     /// Other by reference with its interval: as it is, or in percent of the reference.
@@ -99,7 +101,7 @@ pub enum Placeholder {
 }
 
 /// What may stand between braces.
-pub const KNOWN: &str = "median, number or range NAME [METRIC]; runs NAME; ratio or change REFERENCE OTHER [METRIC]; \
+pub const KNOWN: &str = "median, number or range NAME [METRIC]; runs NAME; ratio, change or difference REFERENCE OTHER [METRIC]; \
                      verdict, word, detectable or frames REFERENCE OTHER; share NAME KIND; pairs";
 
 /// Text around placeholders, in turn.
@@ -145,6 +147,9 @@ impl Placeholder {
                 metric: next().map(todays_name),
                 percent: true,
             },
+            "difference" => {
+                Placeholder::Difference { pair: [next()?, next()?], metric: next().map(todays_name) }
+            }
             "verdict" => Placeholder::Verdict { pair: [next()?, next()?], word: false },
             "word" => Placeholder::Verdict { pair: [next()?, next()?], word: true },
             "detectable" => Placeholder::Detectable { pair: [next()?, next()?] },
@@ -173,6 +178,7 @@ impl Placeholder {
             | Placeholder::Runs { name }
             | Placeholder::Share { name, .. } => vec![name],
             Placeholder::Ratio { pair, .. }
+            | Placeholder::Difference { pair, .. }
             | Placeholder::Verdict { pair, .. }
             | Placeholder::Detectable { pair }
             | Placeholder::Frames { pair } => pair.iter().map(String::as_str).collect(),

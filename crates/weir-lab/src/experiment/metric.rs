@@ -10,7 +10,7 @@ use crate::model::Sample;
 pub struct Metric(pub String);
 
 /// Every metric a file may name; testbeds report further values in tables only.
-pub const KNOWN: [&str; 24] = [
+pub const KNOWN: [&str; 25] = [
     "pps",
     "mbps",
     "clocks_per_packet",
@@ -33,6 +33,7 @@ pub const KNOWN: [&str; 24] = [
     "cpu_seconds_per_gb",
     "connects_per_second",
     "memory_bytes_per_client",
+    "simulated_instructions_per_packet",
     "simulated_d1_misses_per_packet",
     "simulated_ll_misses_per_packet",
 ];
@@ -74,7 +75,7 @@ impl Metric {
             "mbps" => (1.0, "Mb/s"),
             "clocks_per_packet" => (1.0, "cycles/packet"),
             "ns_per_packet" => (1.0, "ns a packet"),
-            "instructions_per_packet" => (1.0, "instructions a packet"),
+            "instructions_per_packet" | "simulated_instructions_per_packet" => (1.0, "instructions a packet"),
             name if latency(name).is_some() => (1e3, "µs"),
             name if name.ends_with("_pps") => (1e6, "Mpps"),
             name if name.ends_with("_mbps") => (1.0, "Mb/s"),
@@ -99,6 +100,7 @@ impl Metric {
             "cpu_seconds_per_gb" => "seconds of CPU a gigabyte delivered".into(),
             "connects_per_second" => "connections/s".into(),
             "memory_bytes_per_client" => "memory of an idle client".into(),
+            "simulated_instructions_per_packet" => "instructions of its own code a packet".into(),
             "simulated_d1_misses_per_packet" => "simulated first-level misses a packet".into(),
             "simulated_ll_misses_per_packet" => "simulated last-level misses a packet".into(),
             "ndr_pps" => "largest load without loss, packets a second".into(),

@@ -143,6 +143,11 @@ impl Filler<'_> {
                 let (_, unit) = metric.unit();
                 Some(format!("{} {unit}", format::range(&metric, &summary)).trim_end().to_string())
             }
+            Placeholder::Difference { pair: [reference, other], metric } => {
+                let (metric, reference) = self.summary(reference, metric.as_deref())?;
+                let (_, other) = self.summary(other, Some(&metric.0))?;
+                Some(format::digits((other.median - reference.median) / metric.unit().0))
+            }
             Placeholder::Runs { name } => Some(self.results.outcome(name)?.values.len().to_string()),
             Placeholder::Ratio { pair, metric, percent } => {
                 let compared = self.ratio(pair, metric.as_deref())?;
