@@ -146,7 +146,8 @@ impl Filler<'_> {
             Placeholder::Difference { pair: [reference, other], metric } => {
                 let (metric, reference) = self.summary(reference, metric.as_deref())?;
                 let (_, other) = self.summary(other, Some(&metric.0))?;
-                Some(format::digits((other.median - reference.median) / metric.unit().0))
+                let difference = (other.median - reference.median) / metric.unit().0;
+                Some(if self.brief { format::three_digits(difference) } else { format::digits(difference) })
             }
             Placeholder::Runs { name } => Some(self.results.outcome(name)?.values.len().to_string()),
             Placeholder::Ratio { pair, metric, percent } => {

@@ -28,6 +28,9 @@ underpowered = \"Verdict: {verdict inet inet6}.\"
 text = \"Left out: {median inet no_such_metric}.\"
 
 [[answer]]
+text = \"More by {difference inet inet6}.\"
+
+[[answer]]
 table = [[\"family\", \"Mpps\", \"nothing\"], [\"{f}\", \"{number {f}}\", \"{median {f} no_such_metric}\"]]
 each = { f = [\"inet\", \"inet6\"] }
 
@@ -68,10 +71,12 @@ fn values_of_raw_runs_reach_documents_and_a_value_changed_by_hand_is_noticed() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     let written = folder.read("docs/answers.md");
     let results = Results::read(&campaign).expect("a result");
-    let median = digits(results.outcome("inet6").and_then(|o| o.summary).expect("measured").median / 1e6);
+    let mpps = |name: &str| results.outcome(name).and_then(|o| o.summary).expect("measured").median / 1e6;
+    let median = digits(mpps("inet6"));
     let name = campaign.file_name().expect("a name").to_string_lossy();
     for said in [
         "by hand\n".to_string(),
+        format!("More by {}.", digits(mpps("inet6") - mpps("inet"))),
         "\nby hand too\n".into(),
         format!("**IPv6 carries {median} Mpps, "),
         "Verdict: ".into(),
