@@ -112,6 +112,7 @@ EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes 
 evidence: build build-without-ipsec
 	@./scripts/peers derper dpdk-l3fwd dpdk-ipsec-secgw ipsec-mb-avx2 tailscale tailscaled headscale || echo 'SKIP peers: each campaign names what is missing'
 	./target/release/weir-lab run $(EVIDENCE:%=labs/%.toml) $(QUESTIONS:%=labs/question-%.toml) --into runs --missing
+	OPENSSL_ia32cap=:~0xd0030000 ./target/release/weir-lab run labs/relay-tls-without-avx512.toml --into runs --missing
 	ls -d runs/*-esp-instructions >/dev/null 2>&1 || ./scripts/instructions runs || echo 'SKIP instructions: see scripts/machine'
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md
 	./target/release/weir-lab report --documents README.md docs/answers.md docs/benchmarks.md --check

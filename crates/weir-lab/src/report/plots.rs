@@ -54,7 +54,7 @@ fn place(results: &Results, name: &str) -> Option<usize> {
 pub(super) const TOPOLOGIES: [(Topology, &str); 5] = [
     (Topology::Memory, "in memory"),
     (Topology::Netns, "in namespaces over veth"),
-    (Topology::Gateways, "TCP through gateways"),
+    (Topology::Gateways, "through gateways"),
     (Topology::Relay, "through a relay"),
     (Topology::Ssh, "on hosts over ssh"),
 ];
