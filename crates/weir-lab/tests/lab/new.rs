@@ -75,7 +75,7 @@ fn two_builds_are_compared_as_the_file_says() {
     let programs = ["target/release/weir-lab", "target/native/release/weir-lab"].map(|p| folder.0.join(p));
     for program in &programs {
         fs::create_dir_all(program.parent().expect("a file has a folder")).expect("space");
-        fs::copy(env!("CARGO_BIN_EXE_weir-lab"), program).expect("space");
+        weir_testing::process::copy(env!("CARGO_BIN_EXE_weir-lab"), program);
     }
     let results = quick(&folder, &programs[0], "mine.toml").unwrap_or_else(|said| panic!("{said}"));
     assert_measured(&results);

@@ -222,7 +222,7 @@ fn a_user_who_may_not_read_the_keys_can_check_the_rest() {
     let bad = folder.file("bad.toml", &gateway(&sas).replace("4097", "7"), 0o644);
     // The program itself may lie where only its builder can read.
     let program = folder.0.join("weir");
-    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    weir_testing::process::copy(env!("CARGO_BIN_EXE_weir"), &program);
     let check = |file: &Path| {
         let mut command = Command::new(stranger[0]);
         command.args(&stranger[1..]).arg(&program).arg("check").arg(file).output().expect("it runs")

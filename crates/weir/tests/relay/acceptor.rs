@@ -175,7 +175,7 @@ fn keys_of_a_daemon_are_in_no_core_dump_and_no_swap() {
     std::fs::create_dir(&folder).expect("a folder");
     std::os::unix::fs::chown(&folder, Some(nobody), Some(nobody)).expect("given away");
     let program = relay.folder.join("weir");
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy others may start");
+    weir_testing::process::copy(env!("CARGO_BIN_EXE_weir"), &program);
     let mut command = Command::new(&program);
     let socket = folder.join("socket");
     command.arg("--socket").arg(&socket).args(["relay", "--dev", "--listen", "127.0.0.1:0"]);
@@ -409,7 +409,7 @@ fn only_root_and_the_user_it_runs_as_may_ask_whatever_the_sockets_mode_became() 
     assert_eq!(mode(&socket), 0o600);
     std::fs::set_permissions(&socket, Permissions::from_mode(0o666)).expect("our file");
     let program = relay.folder.join("weir");
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy others may start");
+    weir_testing::process::copy(env!("CARGO_BIN_EXE_weir"), &program);
     let text = |path: &Path| path.to_str().expect("a path of ours").to_owned();
     let asked = stranger(&[&text(&program), "--socket", &text(&socket), "show", "relay"]).expect("starts");
     let said = String::from_utf8_lossy(&asked.stderr).into_owned();
