@@ -191,6 +191,15 @@ fn schema() -> Result<ExitCode, LabError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The command as it was typed, its program by name: where that lies says nothing of what was measured.
+fn command_line() -> Vec<String> {
+    let mut words: Vec<String> = std::env::args().collect();
+    if let Some(program) = words.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_string();
+    }
+    words
+}
+
 /// Prints to standard output; a reader that went away (a closed pipe) has seen what it wanted.
 pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());

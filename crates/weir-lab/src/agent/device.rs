@@ -123,8 +123,7 @@ impl Device {
 
     /// (busy, all) clock ticks of the SUT's CPUs.
     pub fn ticks(&self) -> Option<(u64, u64)> {
-        let each = self.cpus.iter().map(|&cpu| counters::cpu_ticks(cpu));
-        each.collect::<Option<Vec<_>>>().map(|all| all.iter().fold((0, 0), |s, t| (s.0 + t.0, s.1 + t.1)))
+        counters::cpu_ticks(&self.cpus)
     }
 
     /// Where the SUT works.

@@ -15,6 +15,7 @@ use super::protocol::relay::{RelayEnd, RelayStarted, Watched};
 use super::{LOOK, await_carrier, device};
 use crate::model::relay::RelayScenario;
 use crate::model::{Configuration, LabError, Sut};
+use crate::netns::counters::cpu_ticks;
 use crate::netns::namespace::Namespace;
 use crate::sut::relay::{self, Environment, ON_HOST, Relaying, Ticks};
 use crate::sut::{derper, tcp_forwarder, weir};
@@ -95,7 +96,7 @@ impl RelayHost {
 
     fn ticks(&self) -> Ticks {
         let own = Ticks::read(&self.cpus, Some(self.running.process()));
-        Ticks { machine: relay::busy(&self.machine), ..own }
+        Ticks { machine: cpu_ticks(&self.machine), ..own }
     }
 
     pub fn memory(&mut self) -> Result<u64, LabError> {

@@ -15,7 +15,7 @@ pub fn go(
     force: bool,
     retry_failed: bool,
 ) -> Result<ExitCode, LabError> {
-    let argv = std::env::args().collect();
+    let argv = super::command_line();
     let done = campaign::resume(Resume { dir, experiment, force, retry_failed, argv, stop: stop_flag()? })?;
     Ok(finish(&done, dir))
 }

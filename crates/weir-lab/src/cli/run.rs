@@ -136,7 +136,7 @@ impl Run {
             experiment,
             seed: self.seed.unwrap_or_else(unix_ms),
             dir: &dir,
-            argv: std::env::args().collect(),
+            argv: super::command_line(),
             repeats: None,
             stop: stop_flag()?,
             whole: None,

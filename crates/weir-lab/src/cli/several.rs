@@ -87,7 +87,7 @@ pub fn go(
             later: lengths[i + 1..].iter().sum(),
         };
         announce(&experiment, &dir);
-        let (seed, argv) = (seed.unwrap_or_else(unix_ms), std::env::args().collect());
+        let (seed, argv) = (seed.unwrap_or_else(unix_ms), super::command_line());
         let plan =
             CampaignSpec { experiment, seed, dir: &dir, argv, repeats: None, stop, whole: Some(whole) };
         match campaign::run(plan) {
@@ -120,7 +120,7 @@ fn campaign_of(name: &str, into: &Path) -> Option<PathBuf> {
 }
 
 fn gone_on_with(dir: &Path, experiment: &Experiment, stop: &AtomicBool) -> Result<Done, LabError> {
-    let (experiment, argv) = (Some(experiment.clone()), std::env::args().collect());
+    let (experiment, argv) = (Some(experiment.clone()), super::command_line());
     campaign::resume(Resume { dir, experiment, force: false, retry_failed: false, argv, stop })
 }
 

@@ -71,10 +71,10 @@ pub fn difference(before: &Counters, after: &Counters) -> Counters {
 /// Clock ticks of `/proc`: USER_HZ, fixed in Linux' interface.
 pub const TICKS_A_SECOND: f64 = 100.0;
 
-/// CPU time: (busy, all) clock ticks of a CPU since boot.
-pub fn cpu_ticks(cpu: u32) -> Option<(u64, u64)> {
-    let ticks = *cpu_time::ticks(&[cpu]).ok()?.first()?;
-    Some((ticks.all.saturating_sub(ticks.idle), ticks.all))
+/// CPU time: (busy, all) clock ticks of these CPUs together since boot; `None` when one of them is not there.
+pub fn cpu_ticks(cpus: &[u32]) -> Option<(u64, u64)> {
+    let each = cpu_time::ticks(cpus).ok()?;
+    Some(each.iter().fold((0, 0), |(busy, all), t| (busy + t.all.saturating_sub(t.idle), all + t.all)))
 }
 
 #[cfg(test)]

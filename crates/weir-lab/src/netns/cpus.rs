@@ -61,20 +61,13 @@ impl Cpus {
     }
 
     pub fn sut_ticks(&self) -> Option<(u64, u64)> {
-        sum(&self.sut)
+        cpu_ticks(&self.sut)
     }
 
     pub fn load_ticks(&self) -> Option<(u64, u64)> {
         let both = [self.generator, self.receiver];
-        sum(if self.generator == self.receiver { &both[..1] } else { &both })
+        cpu_ticks(if self.generator == self.receiver { &both[..1] } else { &both })
     }
-}
-
-fn sum(cpus: &[u32]) -> Option<(u64, u64)> {
-    cpus.iter().map(|&c| cpu_ticks(c)).try_fold((0, 0), |(busy, all), ticks| {
-        let (b, a) = ticks?;
-        Some((busy + b, all + a))
-    })
 }
 
 /// Busy share between two readings.

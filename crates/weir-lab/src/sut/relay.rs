@@ -111,16 +111,8 @@ pub struct Ticks {
 
 impl Ticks {
     pub fn read(cpus: &[u32], process: Option<u32>) -> Ticks {
-        Ticks { cpus: busy(cpus), process: process.and_then(process_ticks), machine: None }
+        Ticks { cpus: cpu_ticks(cpus), process: process.and_then(process_ticks), machine: None }
     }
-}
-
-/// (busy, all) clock ticks of these CPUs together.
-pub fn busy(cpus: &[u32]) -> Option<(u64, u64)> {
-    cpus.iter().map(|cpu| cpu_ticks(*cpu)).try_fold((0, 0), |(busy, all), ticks| {
-        let (b, a) = ticks?;
-        Some((busy + b, all + a))
-    })
 }
 
 /// Memory of a process in this machine's, bytes (`Rss`).

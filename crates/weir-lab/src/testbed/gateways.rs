@@ -25,14 +25,13 @@ use std::time::{Duration, Instant};
 use crate::model::{
     Configuration, Family, FrameSize, LabError, Prepared, Sample, Scope, Sut, Trial, Workload,
 };
-use crate::netns::counters::TICKS_A_SECOND;
+use crate::netns::counters::{TICKS_A_SECOND, cpu_ticks};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::namespace::Namespace;
 use crate::netns::residue::Sweep;
 use crate::netns::veth::{self, Port};
 use crate::sut::gateway::{Gateway, MTU, Pair, Side, kernel_addresses};
 use crate::sut::kernel_xfrm;
-use crate::sut::relay::busy;
 use crate::sut::strongswan::{self, Esp};
 use crate::sut::tailnet::{self, Between};
 use crate::sut::{vpp, weir};
@@ -357,7 +356,7 @@ impl Deployed {
         self.patiently("datagram", || ends.probe())?;
         let ticks = self.ticks();
         let carried = ends.run(trial)?;
-        let cost = Cost::between(ticks, self.ticks());
+        let ticks = [ticks, self.ticks()];
         if carried.delivered == 0 {
             return Err(LabError::new(format!(
                 "gateways: none of {} datagrams came: lower `rate`, or lengthen `window`",
@@ -379,7 +378,7 @@ impl Deployed {
             pps,
             ledger,
             reordered: carried.reordered,
-            metrics: cost.metrics(pps * payload as f64 / MBIT, carried.delivered),
+            metrics: metrics(pps * payload as f64 / MBIT, carried.delivered, ticks),
             notes: self.notes.clone(),
             fallbacks: Some(self.fallbacks.clone()),
             window_ns: Some((carried.began, carried.ended)),
@@ -395,7 +394,7 @@ impl Deployed {
         std::thread::sleep(trial.window);
         let (read, received) = (self.server.read() - bytes, self.received()? - packets);
         let ended = weir_io::clock::now();
-        let cost = Cost::between(ticks, self.ticks());
+        let ticks = [ticks, self.ticks()];
         client.stop();
         let seconds = (ended - began) as f64 / 1e9;
         if read == 0 {
@@ -403,7 +402,7 @@ impl Deployed {
                 "gateways: the server read nothing in the window: lengthen `window`".into(),
             ));
         }
-        let metrics = cost.metrics(read as f64 / seconds / MBIT, received);
+        let metrics = metrics(read as f64 / seconds / MBIT, received, ticks);
         let ledger = LossLedger {
             intended: received,
             offered: received,
@@ -431,29 +430,15 @@ impl Deployed {
     /// Ticks of both sides' CPUs, which may be one.
     fn ticks(&self) -> Option<(u64, u64)> {
         let [left, right] = self.cpus;
-        busy(if left == right { &self.cpus[..1] } else { &self.cpus })
+        cpu_ticks(if left == right { &self.cpus[..1] } else { &self.cpus })
     }
 }
 
-/// What both sides' CPUs spent on a window, ends included.
-#[derive(Default)]
-struct Cost {
-    percent: Option<f64>,
-    seconds: Option<f64>,
-}
-
-impl Cost {
-    fn between(before: Option<(u64, u64)>, after: Option<(u64, u64)>) -> Cost {
-        let busy = before.zip(after).map(|((before, _), (after, _))| after.saturating_sub(before));
-        Cost {
-            percent: cpus::percent(before, after),
-            seconds: busy.map(|ticks| ticks as f64 / TICKS_A_SECOND),
-        }
-    }
-
-    fn metrics(&self, mbps: f64, packets: u64) -> BTreeMap<String, f64> {
-        let each = self.seconds.filter(|_| packets > 0).map(|seconds| seconds * 1e9 / packets as f64);
-        let known = [("mbps", Some(mbps)), ("cpu_percent", self.percent), ("ns_per_packet", each)];
-        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
-    }
+/// CPU time is what both sides' CPUs spent between two readings of their ticks, ends included.
+fn metrics(mbps: f64, packets: u64, [before, after]: [Option<(u64, u64)>; 2]) -> BTreeMap<String, f64> {
+    let busy = before.zip(after).map(|((before, _), (after, _))| after.saturating_sub(before));
+    let each = busy.filter(|_| packets > 0).map(|ticks| ticks as f64 / TICKS_A_SECOND * 1e9 / packets as f64);
+    let known =
+        [("mbps", Some(mbps)), ("cpu_percent", cpus::percent(before, after)), ("ns_per_packet", each)];
+    known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
 }
