@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use weir_core::device::DeviceStatus;
 
@@ -216,7 +217,8 @@ fn redirects_crash(queues: usize, most: usize, processors: usize) -> bool {
     queues > processors && queues + processors > most
 }
 
-/// Interrupts of an interface held back so that a polling worker is not interrupted, as long as one of these is alive.
+/// Interrupts of an interface held back, so that a polling worker is not interrupted or reception runs in batches, as long as one of
+/// these is alive.
 #[derive(Debug)]
 pub struct HeldInterrupts {
     key: Key,
@@ -224,9 +226,11 @@ pub struct HeldInterrupts {
 
 /// Polls that find nothing before interrupts are let through again.
 const DEFER_POLLS: &str = "2";
-/// How long the kernel waits for our next poll before it polls itself: 200 µs, in ns. Longer than a
-/// breath, shorter than the 256 slots of a veth ring last at 1 Mpps.
-const FLUSH_TIMEOUT_NS: &str = "200000";
+/// How long the kernel waits for a worker's next poll before it polls itself. Longer than a breath, shorter than the 256 slots of a veth
+/// ring last at 1 Mpps.
+pub const POLLED_AT_LEAST: Duration = Duration::from_micros(200);
+/// How long a frame waits at most where reception is to run in batches: with less the timer costs what it saves.
+pub const MODERATED: Duration = Duration::from_micros(100);
 
 /// A namespace (its inode) and the name of an interface in it.
 type Key = (u64, String);
@@ -242,12 +246,14 @@ struct Turned {
 static TURNED: Mutex<Vec<Turned>> = Mutex::new(Vec::new());
 
 impl HeldInterrupts {
+    /// After this long without a poll the kernel polls, unless another of these, made before, says otherwise for the same interface.
     /// Needs sysfs of the namespace the interface is in.
-    pub fn hold(interface: &str) -> io::Result<HeldInterrupts> {
-        HeldInterrupts::hold_in(Path::new("/sys/class/net"), interface)
+    pub fn hold(interface: &str, timeout: Duration) -> io::Result<HeldInterrupts> {
+        HeldInterrupts::hold_in(Path::new("/sys/class/net"), interface, timeout)
     }
 
-    fn hold_in(sysfs: &Path, interface: &str) -> io::Result<HeldInterrupts> {
+    /// The same with sysfs of network devices in this folder.
+    pub fn hold_in(sysfs: &Path, interface: &str, timeout: Duration) -> io::Result<HeldInterrupts> {
         let key = (std::fs::metadata("/proc/thread-self/ns/net")?.ino(), interface.to_owned());
         let mut all = TURNED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turned) = all.iter_mut().find(|turned| turned.key == key) {
@@ -255,8 +261,8 @@ impl HeldInterrupts {
             return Ok(HeldInterrupts { key });
         }
         let mut before = Vec::new();
-        for (knob, value) in [("napi_defer_hard_irqs", DEFER_POLLS), ("gro_flush_timeout", FLUSH_TIMEOUT_NS)]
-        {
+        let timeout = timeout.as_nanos().to_string();
+        for (knob, value) in [("napi_defer_hard_irqs", DEFER_POLLS), ("gro_flush_timeout", &timeout)] {
             let path = sysfs.join(interface).join(knob);
             let turned = std::fs::read_to_string(&path).and_then(|was| {
                 std::fs::write(&path, value)?;
@@ -304,11 +310,12 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("a folder");
         let knob = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a knob");
         std::fs::write(folder.join("napi_defer_hard_irqs"), "0\n").expect("written");
-        HeldInterrupts::hold_in(&sysfs, "two-queues").expect_err("one of two knobs is absent");
+        HeldInterrupts::hold_in(&sysfs, "two-queues", POLLED_AT_LEAST)
+            .expect_err("one of two knobs is absent");
         assert_eq!(knob("napi_defer_hard_irqs"), "0", "turned back by the failure");
         std::fs::write(folder.join("gro_flush_timeout"), "7\n").expect("written");
-        let first = HeldInterrupts::hold_in(&sysfs, "two-queues").expect("held");
-        let second = HeldInterrupts::hold_in(&sysfs, "two-queues").expect("held");
+        let first = HeldInterrupts::hold_in(&sysfs, "two-queues", POLLED_AT_LEAST).expect("held");
+        let second = HeldInterrupts::hold_in(&sysfs, "two-queues", POLLED_AT_LEAST).expect("held");
         drop(first);
         assert_eq!((knob("napi_defer_hard_irqs"), knob("gro_flush_timeout")), ("2".into(), "200000".into()));
         drop(second);

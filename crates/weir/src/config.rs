@@ -312,7 +312,7 @@ fn relay(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Box<relay::
     if let Some(buffers) = fields.get("workers").and_then(|w| w.inside("buffers")) {
         complaints.add(buffers, "workers: buffers: packets of ports have these; write `buffers` in [relay]");
     }
-    for key in ["wake_up", "zero_copy", "xdp", "flow_offload", "live_transmit", "irq", "nice"] {
+    for key in ["wake_up", "zero_copy", "xdp", "flow_offload", "live_transmit", "irq", "nice", "moderation"] {
         if let Some(at) = fields.get("workers").and_then(|w| w.inside(key)) {
             complaints.add(at, format!("workers: {key}: is of ports, and a relay has none; remove it"));
         }

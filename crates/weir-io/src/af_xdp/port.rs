@@ -17,7 +17,7 @@ use super::transmit::{Mover, Transmit};
 use super::{Bind, OpenError, Options, PortReport, socket};
 use crate::bpf::attach::XdpMode;
 use crate::bpf::features;
-use crate::interface::{HeldInterrupts, Interface, may_be_a_card};
+use crate::interface::{HeldInterrupts, Interface, POLLED_AT_LEAST, may_be_a_card};
 use crate::ring::{Addr, Consumer, Desc, Producer, Which};
 use crate::steer::Steering;
 use crate::umem::{Chunk, LINK_HEADER, Region, Umem};
@@ -409,7 +409,7 @@ impl Parts {
         let polling = options.busy_poll.map(|budget| match no_sender {
             Some(error) => Err(error),
             None => socket::prefer_busy_poll(fd, budget)
-                .and_then(|()| HeldInterrupts::hold(interface.name()))
+                .and_then(|()| HeldInterrupts::hold(interface.name(), POLLED_AT_LEAST))
                 .inspect_err(|_| drop(socket::forgo_busy_poll(fd))),
         });
         let (interrupts, busy_poll_refusal) = match polling {

@@ -10,8 +10,8 @@ use weir_io::cpu::{SYSFS, Topology as Machine, parse_list};
 use super::answer::AnswerSpec;
 use super::error::{ConfigurationError, CpusError, ExperimentError, PairsError, Refused};
 use super::file::{
-    AutoOrLeave, Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, Netem, OffOrAuto,
-    Offload, Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy, netem_label,
+    AutoOrLeave, Axis, BuildName, ConnectionPackets, Cpus, File, Flows, Frame, Many, Moderation, Netem,
+    OffOrAuto, Offload, Pace, Port, Queues, Quick, Routes, Shape, Slices, WakeUp, Xdp, ZeroCopy, netem_label,
 };
 use super::hosts::{Commands, Hosts};
 use super::ipsec;
@@ -345,6 +345,10 @@ fn driven(mut all: Vec<Partial>, s: &Shape, d: &Shape) -> Vec<Partial> {
     if let Some(ways) = s.nice.as_ref().or(d.nice.as_ref()) {
         let set = |p: &mut Partial, v: AutoOrLeave| p.draft.placement.nic_modes.nice = v.0;
         all = over(all, Axis::Nice, ways.clone(), |w| w.0.clone(), set);
+    }
+    if let Some(ways) = s.moderation.as_ref().or(d.moderation.as_ref()) {
+        let set = |p: &mut Partial, v: Moderation| p.draft.placement.nic_modes.moderation = v.0;
+        all = over(all, Axis::Moderation, ways.clone(), |w| w.0.clone(), set);
     }
     if let Some(offloads) = s.offload.as_ref().or(d.offload.as_ref()) {
         let set = |p: &mut Partial, v: Offload| p.draft.placement.offload = v.0;

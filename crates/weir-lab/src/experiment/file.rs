@@ -97,6 +97,7 @@ pub struct Shape {
     pub live_transmit: Option<Many<OffOrAuto>>,
     pub irq: Option<Many<AutoOrLeave>>,
     pub nice: Option<Many<AutoOrLeave>>,
+    pub moderation: Option<Many<Moderation>>,
     pub offload: Option<Many<Offload>>,
     pub netem: Option<Many<Netem>>,
     pub firewall: Option<Many<FirewallRules>>,
@@ -152,6 +153,7 @@ pub enum Axis {
     LiveTransmit,
     Irq,
     Nice,
+    Moderation,
     Offload,
     Netem,
     Firewall,
@@ -177,7 +179,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    pub const ALL: [Axis; 40] = [
+    pub const ALL: [Axis; 41] = [
         Axis::Sut,
         Axis::Topology,
         Axis::Family,
@@ -196,6 +198,7 @@ impl Axis {
         Axis::LiveTransmit,
         Axis::Irq,
         Axis::Nice,
+        Axis::Moderation,
         Axis::Offload,
         Axis::Netem,
         Axis::Firewall,
@@ -241,6 +244,7 @@ impl Axis {
             Axis::LiveTransmit => "live_transmit",
             Axis::Irq => "irq",
             Axis::Nice => "nice",
+            Axis::Moderation => "moderation",
             Axis::Offload => "offload",
             Axis::Netem => "netem",
             Axis::Firewall => "firewall",
@@ -307,6 +311,9 @@ impl Axis {
             | Axis::Nice => {
                 let mut named = c.nic_modes()?.of_weir();
                 named.find(|(key, _)| *key == self.key()).map(|(_, word)| word.to_string())
+            }
+            Axis::Moderation => {
+                c.nic_modes().map(|modes| modes.moderation.clone()).filter(|word| !word.is_empty())
             }
             Axis::Offload => c.offload().then(|| "inner".into()),
             Axis::Netem => Some(c.netem().to_string()).filter(|words| !words.is_empty()),

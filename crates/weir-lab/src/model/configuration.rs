@@ -251,6 +251,9 @@ fn scenario(w: &Keys) -> Result<Scenario, Invalid> {
     if modes.of_weir().next().is_some() && w.sut != Sut::Weir {
         return Err(Invalid::NotOfWeir);
     }
+    if modes.are_held() && (w.sut, w.topology) != (Sut::Kernel, Topology::Netns) {
+        return Err(Invalid::NotHeld);
+    }
     let kernel_has_inner_wires = match w.sut {
         Sut::Weir => w.placement.port == "tun",
         other => matches!(other, Sut::Strongswan | Sut::StrongswanKernel | Sut::Baseline),
@@ -408,6 +411,7 @@ fn relay_on_hosts(w: &Keys, relay: &RelayScenario) -> Result<(), RelayError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::nic_modes::HELD;
     use crate::model::relay;
 
     const PLAIN: &str = r#"{"name": "a", "sut": "weir", "topology": "netns", "routes": 20,
@@ -453,6 +457,15 @@ mod tests {
         };
         assert_eq!(refused(&copied), Invalid::NotOfWeir);
         assert_eq!(refused(&|k| k.sut = Sut::Kernel), Invalid::NotOfWeir);
+        let held = || NicModes { moderation: HELD.into(), ..NicModes::default() };
+        assert_eq!(
+            refused(&|k| k.placement.nic_modes = held()),
+            Invalid::NotHeld,
+            "weir moderates by itself"
+        );
+        let mut good = keys();
+        (good.sut, good.placement.nic_modes) = (Sut::Kernel, held());
+        assert!(Configuration::try_from(good).is_ok());
         assert_eq!(refused(&|k| k.placement.offload = true), Invalid::NoOffload);
         assert_eq!(refused(&|k| k.placement.netem = "delay 20ms".into()), Invalid::NoNetem);
         assert_eq!(refused(&|k| k.firewall = Some(FirewallRules::Stateful)), Invalid::NoFirewall);

@@ -18,6 +18,8 @@ pub enum Invalid {
     NoDevices,
     /// Modes of weir for something else.
     NotOfWeir,
+    /// Interrupts that the testbed holds back, of another SUT or topology.
+    NotHeld,
     /// Offloads where the kernel has no inner wires.
     NoOffload,
     /// Delay and loss elsewhere than between gateways.
@@ -41,6 +43,7 @@ impl Invalid {
             Invalid::Relay(error) => error.remedy(),
             Invalid::NoDevices => "remove them",
             Invalid::NotOfWeir
+            | Invalid::NotHeld
             | Invalid::NoOffload
             | Invalid::NoNetem
             | Invalid::NoFirewall
@@ -57,10 +60,13 @@ impl fmt::Display for Invalid {
             Invalid::Ipsec(error) => return error.fmt(f),
             Invalid::Relay(error) => return error.fmt(f),
             Invalid::NoDevices => {
-                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of the topologies netns and ssh"
+                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq`, `nice` and `moderation` are of the topologies netns and ssh"
             }
             Invalid::NotOfWeir => {
-                "`wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of SUT \"weir\""
+                "`wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq`, `nice` and `moderation` are of SUT \"weir\""
+            }
+            Invalid::NotHeld => {
+                "`moderation = \"held\"` is of SUT \"kernel\" with topology = \"netns\": weir moderates by itself"
             }
             Invalid::NoOffload => {
                 "`offload` is of gateways whose inner wires are the kernel's (strongswan, strongswan-kernel, weir with port = \"tun\")"

@@ -31,7 +31,13 @@ pub struct NicModes {
     /// Whether weir's workers have a higher priority than the kernel's reception on their CPU.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nice: String,
+    /// Whether receive interrupts of weir's devices may be held back while frames are many; of the kernel's own: `held`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub moderation: String,
 }
+
+/// The word for receive interrupts that the testbed holds back, as weir would, for a SUT that does not.
+pub const HELD: &str = "held";
 
 impl NicModes {
     /// The keys of `[workers]` that are named, with their words.
@@ -53,14 +59,20 @@ impl NicModes {
             ("live_transmit", &self.live_transmit, "off"),
             ("irq", &self.irq, "leave"),
             ("nice", &self.nice, "auto"),
+            ("moderation", &self.moderation, "auto"),
         ];
-        let named = all.into_iter().filter(|(_, word, _)| !word.is_empty());
+        let named = all.into_iter().filter(|(_, word, _)| !word.is_empty() && *word != HELD);
         named.map(|(key, word, default)| (key, word.as_str(), default))
     }
 
     /// Whether the experiment names any of them.
     pub fn is_named(&self) -> bool {
-        self.queues > 0 || self.of_weir().next().is_some()
+        self.queues > 0 || self.are_held() || self.of_weir().next().is_some()
+    }
+
+    /// Whether the testbed holds receive interrupts back.
+    pub fn are_held(&self) -> bool {
+        self.moderation == HELD
     }
 
     /// What is left without a SUT.

@@ -17,6 +17,7 @@
 use std::{fmt, fs, io};
 
 use weir_core::wire::DisplayMac;
+use weir_io::interface::{HeldInterrupts, MODERATED};
 use weir_io::offload::{self, Offload};
 use weir_io::process;
 
@@ -143,6 +144,13 @@ pub fn place(
         Ok(())
     })?;
     Ok(placed.err().map(|e| format!("{}: reception is not pinned to cpu {cpus:?} ({e})", port.name)))
+}
+
+/// Holds the receive interrupts of a port back, as weir's moderation does, but all the time.
+pub fn hold(namespace: &Namespace, port: &Port) -> Result<HeldInterrupts, LabError> {
+    let name = port.name.clone();
+    let held = namespace.run(move || HeldInterrupts::hold(&name, MODERATED))?;
+    held.map_err(|e| LabError::new(format!("{}: its interrupts cannot be held back: {e}", port.name)))
 }
 
 /// Kernel threads that poll the device, in the order of its queues: their names are `napi/<device>-<id>`.

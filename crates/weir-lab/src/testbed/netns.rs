@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::experiment::hosts::Commands;
 use crate::experiment::{Experiment, kebab};
 use crate::generator::{TrafficSpec, Transmitter};
-use crate::model::{Configuration, LabError, Prepared, Sample, Scope, Sut, Trial};
+use crate::model::{Configuration, LabError, NicModes, Prepared, Sample, Scope, Sut, Trial};
 use crate::netns::counters::{self, Counters};
 use crate::netns::cpus::{self, Cpus};
 use crate::netns::drive::{self, Course, Driven, Wired};
@@ -41,6 +41,7 @@ use crate::sut::xdp_fib::XdpFib;
 use crate::sut::{Environment, Running, l3fwd, peer, testpmd};
 use crate::workload::{Link, Traffic};
 use connecting::Connecting;
+use weir_io::interface::HeldInterrupts;
 use weir_io::offload::{self, Offload};
 use weir_stats::search::Rate;
 
@@ -87,6 +88,7 @@ struct Device {
     input: Port,
     output: Port,
     namespace: Namespace,
+    _held: Vec<HeldInterrupts>,
 }
 
 impl Drop for Device {
@@ -266,8 +268,12 @@ fn deploy_device(
     for port in [&input, &output] {
         notes.extend(veth::place(&namespace, port, &cpus.sut, false)?);
     }
+    let held = match configuration.nic_modes().is_some_and(NicModes::are_held) {
+        true => vec![veth::hold(&namespace, &input)?, veth::hold(&namespace, &output)?],
+        false => Vec::new(),
+    };
     notes.extend(running.notes());
-    Ok(Device { running, input, output, namespace })
+    Ok(Device { running, input, output, namespace, _held: held })
 }
 
 impl Prepared for Deployed {

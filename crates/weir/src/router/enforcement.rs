@@ -293,6 +293,7 @@ impl Daemon {
         let devices: Vec<Port> = self.config.devices().into_iter().cloned().collect();
         for port in &devices {
             self.follow_queues(port);
+            self.moderate(port, now);
             self.watch_forwarding(port);
         }
     }
@@ -426,6 +427,24 @@ impl Daemon {
             Err(error) => {
                 open.complain(format!("{device}: a receive queue that came has no socket: {error}"))
             }
+        }
+    }
+
+    /// Interrupts of virtual cables, by how much they receive.
+    fn moderate(&mut self, port: &Port, now: Nanos) {
+        let device = &port.device.value;
+        let Some(open) = self.open.get_mut(device).filter(|_| !self.config.workers.moderation_off) else {
+            return;
+        };
+        // Others have no queue with a receive thread of ours behind it.
+        if !matches!(open.port.kind, "af_xdp" | "xdp") {
+            return;
+        }
+        if let Some(said) = open.port.moderation.watch(device, open.port.queues, now)
+            && !open.port.said.contains(&said)
+        {
+            tracing::info!("{said}");
+            open.port.said.push(said);
         }
     }
 

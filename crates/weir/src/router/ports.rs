@@ -13,6 +13,8 @@
 //! interface as it was, but for a policy enforcement point, which is the daemon's.
 
 mod card;
+mod moderation;
+mod shares;
 mod tracked;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -40,6 +42,8 @@ use weir_io::tun::Tun;
 use weir_io::umem::{Chunk, Umem};
 
 use self::card::{place_irqs, send_at_once, spread_flows, switch_off_hiding, switch_off_merging};
+pub use self::moderation::Moderation;
+use self::shares::shares;
 use super::flow_offload::{FlowOffloadHandle, OffloadingSocket, ReceiveQueue};
 use super::live::LiveHandle;
 use super::worker::{OpenDevice, Several};
@@ -64,6 +68,9 @@ pub struct OpenPort {
     pub tap: Option<Tap>,
     /// Receive queues with an AF_XDP socket.
     pub queues: usize,
+    /// The queue each worker sends by.
+    senders: Vec<u32>,
+    pub moderation: Moderation,
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
     link: KeptLink,
@@ -186,7 +193,7 @@ impl OpenPort {
     }
 }
 
-/// Opens a device for every worker: worker *n* gets queue *n* and every further one that falls to it in turn.
+/// Opens a device for every worker, with a share of its queues each.
 pub fn open(
     port: &config::Port,
     device: DeviceId,
@@ -310,15 +317,9 @@ fn open_af_xdp(
     let live = with.live.of(name, &mut said);
     // Every queue gets a socket: the kernel would keep what arrives on one without.
     let has = queues(port).unwrap_or(umems.len());
-    let mut opened: Vec<Vec<AfXdp>> = umems.iter().map(|_| Vec::new()).collect();
-    for queue in 0..has.max(umems.len()) {
-        let worker = queue % umems.len();
-        let how = (with.workers, live.clone());
-        let socket = open_queue(device, queue as u32, &steering, &umems[worker], how, RING)?;
-        said.push(socket.report().to_string());
-        fallbacks.extend(socket.report().fell_back().then(|| socket.report().to_string()));
-        opened[worker].push(socket);
-    }
+    let shares = shares(has.max(umems.len()) as u32, with.cpus, !may_be_a_card(name));
+    let senders: Vec<u32> = shares.iter().filter_map(|share| share.first().copied()).collect();
+    let opened = open_shares((device, &shares), &steering, with, live, (&mut said, &mut fallbacks))?;
     let copied = opened.iter().flatten().all(|socket| socket.report().bind == Bind::Copy);
     let zero_copy = !copied;
     let generic = steering.mode() == XdpMode::Generic;
@@ -327,7 +328,7 @@ fn open_af_xdp(
         join((device, &link), handle, &mut said);
     }
     let wrap = |worker: usize, socket| {
-        wrap((device, link.index), &steering, (worker, &umems[worker]), socket, offloading)
+        wrap((device, link.index), &steering, (senders[worker], &umems[worker]), socket, offloading)
     };
     let sockets = opened.into_iter().enumerate();
     let queues =
@@ -341,6 +342,8 @@ fn open_af_xdp(
         tap: Some(tap),
         zero_copy,
         queues: has.max(umems.len()),
+        senders: senders.clone(),
+        moderation: Moderation::default(),
         _offloads: offloads,
         _hash: spread_flows(name, has, &mut said),
         _coalescing: zero_copy.then(|| send_at_once(name, &mut said)).flatten(),
@@ -348,6 +351,29 @@ fn open_af_xdp(
         said,
     };
     Ok((opened, queues))
+}
+
+/// Sockets for the queues of each worker, that of the queue it sends by first.
+fn open_shares(
+    (device, shares): (DeviceId, &[Vec<u32>]),
+    steering: &Steering,
+    with: &With<'_>,
+    live: Option<Arc<LiveTransmit>>,
+    (said, fallbacks): (&mut Vec<String>, &mut Vec<String>),
+) -> Result<Vec<Vec<AfXdp>>, PortError> {
+    let mut opened: Vec<Vec<AfXdp>> = shares.iter().map(|_| Vec::new()).collect();
+    for queue in 0..shares.iter().flatten().count() as u32 {
+        let Some(worker) = shares.iter().position(|share| share.contains(&queue)) else { continue };
+        let how = (with.workers, live.clone());
+        let socket = open_queue(device, queue, steering, &with.umems[worker], how, RING)?;
+        said.push(socket.report().to_string());
+        fallbacks.extend(socket.report().fell_back().then(|| socket.report().to_string()));
+        opened[worker].push(socket);
+    }
+    for (sockets, share) in opened.iter_mut().zip(shares) {
+        sockets.sort_by_key(|socket| share.first() != Some(&socket.report().queue));
+    }
+    Ok(opened)
 }
 
 /// Flows that come in by this device are offloaded from now on.
@@ -361,11 +387,11 @@ fn join((device, link): (DeviceId, &LinkInfo), handle: &FlowOffloadHandle, said:
     ));
 }
 
-/// A socket of a worker; one whose frames may be offloaded installs their flows.
+/// A socket of a worker that sends by this queue; one whose frames may be offloaded installs their flows.
 fn wrap(
     (device, ifindex): (DeviceId, u32),
     steering: &Steering,
-    (worker, umem): (usize, &Umem),
+    (sends_by, umem): (u32, &Umem),
     socket: AfXdp,
     offloading: Option<&FlowOffloadHandle>,
 ) -> Box<dyn Device<Chunk> + Send> {
@@ -373,8 +399,7 @@ fn wrap(
     let Some((handle, progress)) = offloading.zip(steering.progress(queue)) else { return Box::new(socket) };
     progress.allow_fronts(umem.copied_room());
     let generic = steering.mode() == XdpMode::Generic;
-    // A worker's first queue is that of its own number, and sends.
-    let at = ReceiveQueue { device, ifindex, queue, sends_by: worker as u16, progress, generic };
+    let at = ReceiveQueue { device, ifindex, queue, sends_by: sends_by as u16, progress, generic };
     Box::new(OffloadingSocket::new(socket, at, handle.clone()))
 }
 
@@ -409,7 +434,10 @@ pub fn open_more(
         opened.said.push(socket.report().to_string());
         let poll = vec![socket.poll_fd().as_raw_fd()];
         let socket = match ifindex {
-            Some(ifindex) => wrap((device, ifindex), steering, (worker, umem), socket, with.flow_offload),
+            Some(ifindex) => {
+                let sender = opened.senders.get(worker).copied().unwrap_or(worker as u32);
+                wrap((device, ifindex), steering, (sender, umem), socket, with.flow_offload)
+            }
             None => Box::new(socket),
         };
         queues.push((worker, OpenDevice { device: socket, poll }));

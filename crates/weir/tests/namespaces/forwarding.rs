@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_core::wire::{icmpv4, icmpv6};
+use weir_io::cpu;
 use weir_io::offload::{self, Offload};
 
 use super::testbed::{Testbed, Wire, ip, until};
@@ -235,6 +236,20 @@ fn a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order() {
     }
     let Some(testbed) = Testbed::with_queues(test, 2) else { return };
     begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n[workers]\ncpus = [0, 1]\n");
+}
+
+/// One worker on the second CPU sends by the second queue, as XDP redirects there.
+#[test]
+fn a_flow_that_begins_with_a_burst_on_the_queue_of_the_only_workers_cpu_stays_in_order() {
+    let test = "a_flow_that_begins_with_a_burst_on_the_queue_of_the_only_workers_cpu_stays_in_order";
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
+        return;
+    }
+    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
+    // What this thread sends the kernel receives on its CPU.
+    cpu::pin(1).expect("a CPU of this machine");
+    begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n[workers]\ncpus = [1]\n");
 }
 
 fn begin_with_bursts(testbed: &Testbed, way: &str) {

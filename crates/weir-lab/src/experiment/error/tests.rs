@@ -27,7 +27,7 @@ fn a_refusal_names_file_line_column_key_and_remedy_as_data_and_as_a_sentence() {
     assert_eq!(found.error.remedy().as_deref(), Some("remove them"));
     assert_eq!(
         found.to_string(),
-        "x.toml:6:1: configuration a: `queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of the topologies netns and ssh: remove them"
+        "x.toml:6:1: configuration a: `queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq`, `nice` and `moderation` are of the topologies netns and ssh: remove them"
     );
 }
 

@@ -11,6 +11,7 @@ use weir_stats::search::sweep::Step;
 use super::super::{metric, placement};
 use crate::model::FrameSize;
 use crate::model::ipsec::{CipherName, POLICIES_MAX};
+use crate::model::nic_modes::HELD;
 use crate::model::relay::{UNDER_WAY, WORKERS_MAX};
 use crate::model::spd::{CHURN_MAX, RuleSet};
 use crate::workload::{MEMORY_FLOWS_MAX, address::ROUTES_MAX};
@@ -198,6 +199,8 @@ checked! {
     OffOrAuto(String), "\"auto\" or \"off\"", |s| one_of(s, &["auto", "off"]);
     /// Which CPUs take the interrupts of the daemon's queues: its workers', or those that have them.
     AutoOrLeave(String), "\"auto\" or \"leave\"", |s| one_of(s, &["auto", "leave"]);
+    /// Whether receive interrupts are held back while frames are many: by the daemon, or all the time, of a SUT that does not.
+    Moderation(String), "\"auto\", \"off\" or \"held\"", |s| one_of(s, &["auto", "off", HELD]);
     /// Offloads of the wires between gateways and their hosts.
     Offload(bool), "\"inner\" or \"off\"", |s| match word(s)? {
         "inner" => Some(true),

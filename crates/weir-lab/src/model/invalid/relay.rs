@@ -58,7 +58,7 @@ impl fmt::Display for RelayError {
             RelayError::NeedsRelay(load) => write!(f, "load \"{}\" needs a relay", kebab(load)),
             RelayError::NoTable => f.write_str("the relay topology needs the table `relay`"),
             RelayError::NicModes => f.write_str(
-                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq` and `nice` are of \
+                "`queues`, `wake_up`, `zero_copy`, `xdp`, `flow_offload`, `live_transmit`, `irq`, `nice` and `moderation` are of \
                  forwarding: a relay's packets are TCP of its host's kernel",
             ),
             RelayError::SimulatedOnHosts => {

@@ -180,6 +180,7 @@ pub(super) fn series_name(all: &[&Configuration], c: &Configuration, axis: Axis)
             ),
             (Axis::Irq, Axis::Irq.word(c).map_or(String::new(), |w| format!("irq {w}"))),
             (Axis::Nice, Axis::Nice.word(c).map_or(String::new(), |w| format!("nice {w}"))),
+            (Axis::Moderation, Axis::Moderation.word(c).map_or(String::new(), |w| format!("moderation {w}"))),
             (Axis::Offload, Axis::Offload.word(c).map_or(String::new(), |w| format!("offload {w}"))),
             (Axis::Netem, c.netem().to_string()),
             (Axis::Build, Axis::Build.word(c).unwrap_or_default()),
