@@ -60,9 +60,22 @@ pub fn ticks(cpus: &[u32]) -> io::Result<Vec<Ticks>> {
         .collect()
 }
 
+/// The ticks of all CPUs of this machine that are at work.
+pub fn all_ticks() -> io::Result<Vec<Ticks>> {
+    Ok(of_all(&std::fs::read_to_string("/proc/stat")?))
+}
+
+fn of_all(stat: &str) -> Vec<Ticks> {
+    let numbered = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
+    stat.lines().filter(numbered).filter_map(|line| of_line(line.split_once(' ')?.1)).collect()
+}
+
 fn of_cpu(stat: &str, cpu: u32) -> Option<Ticks> {
     let label = format!("cpu{cpu} ");
-    let line = stat.lines().find_map(|line| line.strip_prefix(&label))?;
+    of_line(stat.lines().find_map(|line| line.strip_prefix(&label))?)
+}
+
+fn of_line(line: &str) -> Option<Ticks> {
     let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal; guest time is inside user.
     Some(Ticks { idle: fields.get(3)? + fields.get(4)?, all: fields.iter().take(8).sum() })
@@ -79,6 +92,7 @@ mod tests {
         assert_eq!(of_cpu(stat, 0), Some(Ticks { idle: 45, all: 72 }));
         assert_eq!(of_cpu(stat, 10), Some(Ticks { idle: 70, all: 70 }));
         assert_eq!(of_cpu(stat, 1), None);
+        assert_eq!(of_all(stat), [Ticks { idle: 45, all: 72 }, Ticks { idle: 70, all: 70 }]);
     }
 
     #[test]

@@ -163,7 +163,7 @@ const WORKERS: [Key; 10] = [
         "moderation",
         Form::Words(&["auto", "off"]),
         "\"auto\"",
-        "Whether receive interrupts of a virtual cable (veth) with several queues, whose reception runs in threads, are held back for 0.1 ms while each queue receives more than 50,000 frames a second, so that reception runs in batches. Fewer frames never wait. A card moderates its own (`ethtool -C`).",
+        "Whether receive interrupts of a virtual cable (veth) with several queues, whose reception runs in threads, are held back for 0.1 ms where each queue receives more than 50,000 frames a second and a CPU of the machine has no time left, so that reception runs in batches. A card moderates its own (`ethtool -C`).",
     ),
 ];
 const CONTROL: [Key; 2] = [

@@ -5,18 +5,21 @@
 //! two. Held back, reception runs by a timer, in batches. What the sender's CPU receives itself wakes nobody: there it would be time lost,
 //! as it is where one queue's thread does not sleep anyhow. Cards moderate theirs themselves (`ethtool -c`).
 //!
-//! Promises: held back only while frames are many, so that a packet that travels alone does not wait; put back when this is dropped.
+//! Promises: held back only where frames are many and a CPU has no time left, so that no packet waits for what nobody needs; put back
+//! when this is dropped.
 
 use std::fs;
 use std::path::Path;
 
 use weir_core::time::{MILLISECOND, Nanos, SECOND};
+use weir_io::cpu_time::{self, Ticks};
 use weir_io::interface::{HeldInterrupts, MODERATED, may_be_a_card};
 
 /// Frames a second and queue from which interrupts are held back: five in each turn of the timer.
 const MANY: u64 = 50_000;
-/// Fewer than this many, and they are let through again.
-const FEW: u64 = 25_000;
+/// A CPU that was idle for less of its time than this has none left.
+const FULL: f64 = 0.05;
+const SYSFS: &str = "/sys/class/net";
 /// Shorter than this is no measure of a rate.
 const MEASURE: Nanos = 100 * MILLISECOND;
 
@@ -25,7 +28,10 @@ const MEASURE: Nanos = 100 * MILLISECOND;
 pub struct Moderation {
     /// When frames were counted last, and how many.
     counted: Option<(Nanos, u64)>,
-    held: Option<HeldInterrupts>,
+    /// What holds them, and how many frames a second and queue there were when it began.
+    held: Option<(HeldInterrupts, u64)>,
+    /// The CPUs of this machine when they were looked at last.
+    cpus: Vec<Ticks>,
     /// The kernel has no such knobs, or refuses them.
     refused: bool,
 }
@@ -37,15 +43,20 @@ impl Moderation {
         if queues < 2 || self.refused || may_be_a_card(name) {
             return None;
         }
-        self.watch_in(Path::new("/sys/class/net"), name, queues, now)
+        let rate =
+            self.rate(number(&Path::new(SYSFS).join(name), "statistics/rx_packets")?, now)? / queues as u64;
+        let full = self.is_a_cpu_full();
+        self.decide(Path::new(SYSFS), name, rate, full)
     }
 
-    fn watch_in(&mut self, sysfs: &Path, name: &str, queues: usize, now: Nanos) -> Option<String> {
-        let device = sysfs.join(name);
-        let rate = self.rate(number(&device, "statistics/rx_packets")?, now)? / queues as u64;
-        let held = self.held.is_some();
-        match wanted(held, rate) && number(&device, "threaded") == Some(1) {
-            true if !held => self.hold(sysfs, name),
+    fn decide(&mut self, sysfs: &Path, name: &str, rate: u64, full: bool) -> Option<String> {
+        let wanted = match &self.held {
+            // Held back they take less of the CPU; that it has some left is no reason to let them through.
+            Some((_, before)) => rate >= before / 2,
+            None => rate >= MANY && full,
+        };
+        match wanted && number(&sysfs.join(name), "threaded") == Some(1) {
+            true if self.held.is_none() => self.hold(sysfs, name, rate),
             true => None,
             false => {
                 self.held = None;
@@ -54,13 +65,13 @@ impl Moderation {
         }
     }
 
-    fn hold(&mut self, sysfs: &Path, name: &str) -> Option<String> {
+    fn hold(&mut self, sysfs: &Path, name: &str, rate: u64) -> Option<String> {
         match HeldInterrupts::hold_in(sysfs, name, MODERATED) {
             Ok(held) => {
-                self.held = Some(held);
+                self.held = Some((held, rate));
                 Some(format!(
-                    "port {name}: interrupts of its queues are held back for {MODERATED:?} while each receives more than {MANY} frames a second \
-                     (`moderation = \"off\"` leaves them)"
+                    "port {name}: a CPU has no time left and frames are many: interrupts of its queues are held back for {MODERATED:?} until they are \
+                     half as many (`moderation = \"off\"` leaves them)"
                 ))
             }
             Err(error) => {
@@ -70,6 +81,14 @@ impl Moderation {
                 ))
             }
         }
+    }
+
+    /// Whether a CPU of this machine had no time left since the last call; senders and receivers may be on any.
+    fn is_a_cpu_full(&mut self) -> bool {
+        let now = cpu_time::all_ticks().unwrap_or_default();
+        let before = std::mem::replace(&mut self.cpus, now);
+        let since = self.cpus.iter().zip(before).filter_map(|(now, before)| now.idle_since(before));
+        since.fold(false, |full, idle| full || idle < FULL)
     }
 
     /// Frames a second since the last count.
@@ -87,11 +106,6 @@ impl Moderation {
     }
 }
 
-/// Whether interrupts are held back at so many frames a second and queue; between the two bounds they stay as they are.
-fn wanted(held: bool, rate: u64) -> bool {
-    if held { rate >= FEW } else { rate >= MANY }
-}
-
 /// What sysfs has of a device.
 fn number(device: &Path, what: &str) -> Option<u64> {
     fs::read_to_string(device.join(what)).ok()?.trim().parse().ok()
@@ -102,44 +116,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_are_held_back_while_frames_are_many_and_a_thread_receives() {
+    fn interrupts_are_held_back_where_frames_are_many_a_cpu_is_full_and_a_thread_receives() {
         const NAME: &str = "two-queues";
         let sysfs = std::env::temp_dir().join(format!("weir-moderation-{}", std::process::id()));
         let device = sysfs.join(NAME);
-        fs::create_dir_all(device.join("statistics")).expect("folders");
+        fs::create_dir_all(&device).expect("a folder");
         let write = |what: &str, text: &str| fs::write(device.join(what), text).expect("written");
-        let knobs = || ["napi_defer_hard_irqs", "gro_flush_timeout"].map(|knob| number(&device, knob));
         write("napi_defer_hard_irqs", "0\n");
         write("gro_flush_timeout", "7\n");
-        write("threaded", "0\n");
-        let mut moderation = Moderation::default();
-        let mut frames = 0;
-        let mut second = 0;
-        // A second with so many frames on each of two queues.
-        let mut pass = |each: u64| {
-            (frames, second) = (frames + 2 * each, second + 1);
-            write("statistics/rx_packets", &frames.to_string());
-            moderation.watch_in(&sysfs, NAME, 2, second * SECOND)
-        };
-        assert_eq!(
-            (pass(0), pass(10 * MANY), knobs()),
-            (None, None, [Some(0), Some(7)]),
-            "no thread receives"
-        );
         write("threaded", "1\n");
-        assert_eq!((pass(MANY - 1), knobs()), (None, [Some(0), Some(7)]), "too few");
-        let said = pass(MANY).expect("said");
-        assert!(said.contains("held back for 100µs"), "{said}");
-        assert_eq!(knobs(), [Some(2), Some(100_000)]);
-        assert_eq!((pass(FEW), knobs()), (None, [Some(2), Some(100_000)]), "still many");
-        assert_eq!((pass(FEW - 1), knobs()), (None, [Some(0), Some(7)]), "few");
-        assert!(pass(MANY).is_some());
+        let mut moderation = Moderation::default();
+        let mut turn = |rate, full| {
+            let said = moderation.decide(&sysfs, NAME, rate, full);
+            let knobs = ["napi_defer_hard_irqs", "gro_flush_timeout"].map(|knob| number(&device, knob));
+            (said, knobs)
+        };
+        let (through, held) = ([Some(0), Some(7)], [Some(2), Some(100_000)]);
+        assert_eq!(turn(10 * MANY, false), (None, through), "no CPU is full");
+        assert_eq!(turn(MANY - 1, true), (None, through), "too few");
+        let (said, knobs) = turn(2 * MANY, true);
+        assert!(said.expect("said").contains("held back for 100µs"));
+        assert_eq!(knobs, held);
+        assert_eq!(turn(5 * MANY, false), (None, held), "the CPU has time because of it");
+        assert_eq!(turn(MANY, false), (None, held), "half as many");
+        assert_eq!(turn(MANY - 1, true), (None, through), "fewer");
+        assert!(turn(MANY, true).0.is_some());
         write("threaded", "0\n");
-        assert_eq!((pass(MANY), knobs()), (None, [Some(0), Some(7)]), "the thread is gone");
+        assert_eq!(turn(MANY, true), (None, through), "the thread is gone");
+        assert_eq!(turn(MANY, true), (None, through));
         write("threaded", "1\n");
         fs::remove_file(device.join("gro_flush_timeout")).expect("removed");
-        let refused = pass(MANY).expect("said");
-        assert!(refused.contains("cannot be held back"), "{refused}");
+        let (refused, _) = turn(MANY, true);
+        assert!(refused.expect("said").contains("cannot be held back"));
         fs::remove_dir_all(&sysfs).expect("removed");
     }
 
@@ -150,11 +158,5 @@ mod tests {
         assert_eq!(moderation.rate(2_000, 5 * SECOND + MEASURE / 2), None, "too soon");
         assert_eq!(moderation.rate(51_000, 5 * SECOND + 500 * MILLISECOND), Some(100_000));
         assert_eq!(moderation.rate(10, 6 * SECOND), Some(0), "another device of the same name");
-    }
-
-    #[test]
-    fn what_was_decided_stays_between_the_bounds() {
-        assert!(!wanted(false, MANY - 1) && wanted(false, MANY));
-        assert!(wanted(true, FEW) && !wanted(true, FEW - 1));
     }
 }
