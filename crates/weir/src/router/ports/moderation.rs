@@ -19,6 +19,8 @@ use weir_io::interface::{HeldInterrupts, MODERATED, may_be_a_card};
 const MANY: u64 = 50_000;
 /// A CPU that was idle for less of its time than this has none left.
 const FULL: f64 = 0.05;
+/// Interrupts are let through after so many turns with fewer frames: a pause of a load is no end of it.
+const PATIENCE: u32 = 8;
 const SYSFS: &str = "/sys/class/net";
 /// Shorter than this is no measure of a rate.
 const MEASURE: Nanos = 100 * MILLISECOND;
@@ -30,6 +32,8 @@ pub struct Moderation {
     counted: Option<(Nanos, u64)>,
     /// What holds them, and how many frames a second and queue there were when it began.
     held: Option<(HeldInterrupts, u64)>,
+    /// Turns in a row with fewer than half of that.
+    quiet: u32,
     /// The CPUs of this machine when they were looked at last.
     cpus: Vec<Ticks>,
     /// The kernel has no such knobs, or refuses them.
@@ -52,7 +56,10 @@ impl Moderation {
     fn decide(&mut self, sysfs: &Path, name: &str, rate: u64, full: bool) -> Option<String> {
         let wanted = match &self.held {
             // Held back they take less of the CPU; that it has some left is no reason to let them through.
-            Some((_, before)) => rate >= before / 2,
+            Some((_, before)) => {
+                self.quiet = if rate < before / 2 { self.quiet + 1 } else { 0 };
+                self.quiet < PATIENCE
+            }
             None => rate >= MANY && full,
         };
         match wanted && number(&sysfs.join(name), "threaded") == Some(1) {
@@ -68,7 +75,7 @@ impl Moderation {
     fn hold(&mut self, sysfs: &Path, name: &str, rate: u64) -> Option<String> {
         match HeldInterrupts::hold_in(sysfs, name, MODERATED) {
             Ok(held) => {
-                self.held = Some((held, rate));
+                (self.held, self.quiet) = (Some((held, rate)), 0);
                 Some(format!(
                     "port {name}: a CPU has no time left and frames are many: interrupts of its queues are held back for {MODERATED:?} until they are \
                      half as many (`moderation = \"off\"` leaves them)"
@@ -139,7 +146,14 @@ mod tests {
         assert_eq!(knobs, held);
         assert_eq!(turn(5 * MANY, false), (None, held), "the CPU has time because of it");
         assert_eq!(turn(MANY, false), (None, held), "half as many");
-        assert_eq!(turn(MANY - 1, true), (None, through), "fewer");
+        for _ in 1..PATIENCE {
+            assert_eq!(turn(MANY - 1, true), (None, held), "fewer, for a moment");
+        }
+        assert_eq!(turn(MANY, false), (None, held), "half as many again");
+        for _ in 1..PATIENCE {
+            turn(0, false);
+        }
+        assert_eq!(turn(0, false), (None, through), "fewer, for long enough");
         assert!(turn(MANY, true).0.is_some());
         write("threaded", "0\n");
         assert_eq!(turn(MANY, true), (None, through), "the thread is gone");
