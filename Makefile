@@ -105,7 +105,7 @@ questions: build build-without-ipsec
 
 # every campaign that README.md and docs/benchmarks.md have values of but VPP's, three hours on two cores as root. What was interrupted goes on
 # when it is called again at the same commit. VPP's need VPP built from source: labs/vpp-*.toml
-EVIDENCE = demo worker-path flow-offload-queues xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
+EVIDENCE = demo worker-path flow-offload-queues moderation-latency xdp-fib ipsec-secgw ipsec-sizes ipsec-one-sa ipsec-modes ipsec-strongswan \
   question-unused-ipsec-linux relay relay-tls relay-sparse relay-connects relay-idle relay-latency relay-peers relay-rates relay-stalled \
   relay-stalled-latency relay-tls-own-code relay-tunnels spd-depth spd-churn spd-attack spd-flows question-spd-linux ipsec-equilibrium firewall \
   firewall-latency firewall-connections

@@ -77,8 +77,8 @@ impl Moderation {
             Ok(held) => {
                 (self.held, self.quiet) = (Some((held, rate)), 0);
                 Some(format!(
-                    "port {name}: a CPU has no time left and frames are many: interrupts of its queues are held back for {MODERATED:?} until they are \
-                     half as many (`moderation = \"off\"` leaves them)"
+                    "port {name}: a CPU has no time left and frames are many: interrupts of its queues are held back for {MODERATED:?} until for two \
+                     seconds they are half as many (`moderation = \"off\"` leaves them)"
                 ))
             }
             Err(error) => {
@@ -94,8 +94,8 @@ impl Moderation {
     fn is_a_cpu_full(&mut self) -> bool {
         let now = cpu_time::all_ticks().unwrap_or_default();
         let before = std::mem::replace(&mut self.cpus, now);
-        let since = self.cpus.iter().zip(before).filter_map(|(now, before)| now.idle_since(before));
-        since.fold(false, |full, idle| full || idle < FULL)
+        let mut since = self.cpus.iter().zip(before).filter_map(|(now, before)| now.idle_since(before));
+        since.any(|idle| idle < FULL)
     }
 
     /// Frames a second since the last count.
