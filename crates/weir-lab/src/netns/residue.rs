@@ -139,21 +139,38 @@ fn started(process: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
     use std::process::Command;
+
+    /// A folder of a lab, where no sweep of another test looks.
+    struct Aside(PathBuf);
+
+    impl Aside {
+        fn of(lab: &str) -> Aside {
+            let name = format!("{PREFIX}{lab}");
+            Aside(std::env::temp_dir().join(format!("swept-{}-{name}", std::process::id())).join(name))
+        }
+    }
+
+    impl Drop for Aside {
+        fn drop(&mut self) {
+            let _ = self.0.parent().map(fs::remove_dir_all);
+        }
+    }
 
     #[test]
     fn what_a_killed_lab_left_is_removed_and_its_sut_ended() {
         let mut lab = Command::new("sleep").arg("600").spawn().expect("sleep starts");
         let mut sut = Command::new("sleep").arg("600").spawn().expect("sleep starts");
         let since = started(lab.id()).expect("it runs");
-        let path = std::env::temp_dir().join(format!("{PREFIX}{}-{since}-0", lab.id()));
-        fs::create_dir(&path).expect("a fresh name");
+        let Aside(path) = &Aside::of(&format!("{}-{since}-0", lab.id()));
+        fs::create_dir_all(path).expect("a fresh name");
         let line = format!("{} {}", sut.id(), started(sut.id()).expect("it runs"));
         fs::write(path.join("sut.pid"), line).expect("the folder is ours");
 
-        assert_eq!(sweep_one(&path), None, "a running lab keeps its folder");
+        assert_eq!(sweep_one(path), None, "a running lab keeps its folder");
         lab.kill().and_then(|()| lab.wait()).expect("our child");
-        let said = sweep_one(&path).expect("something was left");
+        let said = sweep_one(path).expect("something was left");
         assert!(said.contains("ended its SUT"), "{said}");
         assert!(!sut.wait().expect("our child").success());
         assert!(!path.exists());
@@ -161,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_commands_of_a_killed_lab_left_running_is_ended() {
-        let path = std::env::temp_dir().join(format!("{PREFIX}{}-1-78", u32::MAX));
+        let Aside(path) = &Aside::of(&format!("{}-1-78", u32::MAX));
         fs::create_dir_all(path.join("sut-1-0")).expect("a fresh name");
         let sleep = |folder: &str| {
             let mut command = Command::new("sleep");
@@ -169,7 +186,9 @@ mod tests {
         };
         let (mut left, mut other) = (sleep("sut-1-0"), sleep("../elsewhere"));
         other.kill().and_then(|()| other.wait()).expect("our child");
-        let said = sweep_one(&path).expect("its owner does not run");
+        // A program has no environment yet for a moment after it was started.
+        while fs::read(format!("/proc/{}/environ", left.id())).expect("it runs").is_empty() {}
+        let said = sweep_one(path).expect("its owner does not run");
         assert!(said.contains("ended 1 processes that its commands had left"), "{said}");
         assert!(!left.wait().expect("our child").success());
         assert!(!path.exists());
@@ -178,10 +197,10 @@ mod tests {
     #[test]
     fn a_process_that_took_over_the_number_is_left_alone() {
         let own = std::process::id();
-        let path = std::env::temp_dir().join(format!("{PREFIX}{}-1-77", u32::MAX));
-        fs::create_dir_all(&path).expect("a fresh name");
+        let Aside(path) = &Aside::of(&format!("{}-1-77", u32::MAX));
+        fs::create_dir_all(path).expect("a fresh name");
         fs::write(path.join("sut.pid"), format!("{own} 1")).expect("the folder is ours");
-        let said = sweep_one(&path).expect("its owner does not run");
+        let said = sweep_one(path).expect("its owner does not run");
         assert!(!said.contains("ended"), "{said}");
     }
 

@@ -18,6 +18,8 @@ pub(super) const NICE: i32 = -10;
 const TURN: Duration = Duration::from_micros(100);
 /// One step of niceness is this much of the CPU.
 const STEP: f64 = 1.25;
+/// The group of a container that sees it as the root.
+const OWN_ROOT: &str = ".";
 const AUTOGROUP: &str = "/proc/self/autogroup";
 /// A control group of this weight has as much of a CPU as a thread of the usual priority.
 const USUAL_WEIGHT: u32 = 100;
@@ -59,11 +61,24 @@ impl fmt::Display for NotFirst {
                 f,
                 "its session may not have nice {wanted} ({error}): {COSTS}; grant LimitNICE=-20 (systemd) or CAP_SYS_NICE, {OR}"
             ),
-            NotFirst::Group { name, weight, wanted } => write!(
-                f,
-                "each of the kernel's threads has as much of its CPU as cpu.weight {USUAL_WEIGHT}, and control group {name} has {weight} \
-                 for all its threads: {COSTS}; give it {wanted} (systemd: `systemctl set-property {name} CPUWeight={wanted}`), {OR}"
-            ),
+            NotFirst::Group { name, weight, wanted } => {
+                write!(
+                    f,
+                    "each of the kernel's threads has as much of its CPU as cpu.weight {USUAL_WEIGHT}, and "
+                )?;
+                match name.as_str() {
+                    OWN_ROOT => write!(
+                        f,
+                        "the control group of this container has {weight} for all its threads: {COSTS}; have it given {wanted} by what \
+                         runs it (systemd-nspawn: CPUWeight; Docker and Podman: --cpu-shares), {OR}"
+                    ),
+                    _ => write!(
+                        f,
+                        "control group {name} has {weight} for all its threads: {COSTS}; give it {wanted} (systemd: `systemctl \
+                         set-property {name} CPUWeight={wanted}`), {OR}"
+                    ),
+                }
+            }
         }
     }
 }
@@ -90,9 +105,9 @@ fn group() -> Option<(String, u32)> {
     Some((name.to_string(), weight.trim().parse().ok()?))
 }
 
-/// The first part of `weir.slice/weir@router.service`. A container that sees its own group as the root has none: `.`.
+/// The first part of `weir.slice/weir@router.service`, or [`OWN_ROOT`].
 fn topmost(path: &str) -> &str {
-    path.split('/').next().filter(|first| !first.is_empty()).unwrap_or(".")
+    path.split('/').next().filter(|first| !first.is_empty()).unwrap_or(OWN_ROOT)
 }
 
 /// Whether a group has as much of its CPUs as a session of this niceness.
@@ -150,6 +165,13 @@ mod tests {
         assert!(slice(2000, 1).is_ok() && slice(2000, 2).is_ok());
         let why = slice(100, 1).expect_err("as little as one thread of the kernel's").to_string();
         assert!(why.contains("systemctl set-property weir.slice CPUWeight=931"), "{why}");
+        let why = heavy_enough(".".into(), 100, NICE).expect_err("a container's").to_string();
+        assert!(
+            why.contains("of this container has 100")
+                && why.contains("given 931")
+                && !why.contains("systemctl"),
+            "{why}"
+        );
         let why = slice(2000, 4).expect_err("divided by four").to_string();
         assert!(why.contains("CPUWeight=3553"), "{why}");
         assert!(slice(WEIGHT_MAX, 64).is_ok(), "there is no more");
