@@ -3,9 +3,8 @@
 //! Promises: the lock ends with the process, however it ends, and leaves no file behind. Refuses: to wait
 //! without a limit.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,14 +21,10 @@ pub struct Lock {
 /// `None` when another process holds it.
 pub fn take(path: &Path) -> io::Result<Option<Lock>> {
     let held = File::open(path)?;
-    // SAFETY: flock takes a descriptor and flags, no memory; the descriptor is open, for `held` owns it.
-    let taken = unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    match taken {
-        0 => Ok(Some(Lock { held })),
-        _ => match io::Error::last_os_error() {
-            e if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            e => Err(e),
-        },
+    match held.try_lock() {
+        Ok(()) => Ok(Some(Lock { held })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -47,6 +42,14 @@ pub fn take_within(path: &Path, limit: Duration) -> io::Result<Option<Lock>> {
             return Ok(None);
         }
         std::thread::sleep(AGAIN);
+    }
+}
+
+impl Drop for Lock {
+    /// Closing alone would leave it to a program that was being started meanwhile, until it closes what it does not inherit.
+    fn drop(&mut self) {
+        // A lock that cannot be given up ends when the file is closed.
+        let _ = self.held.unlock();
     }
 }
 
@@ -74,6 +77,16 @@ mod tests {
         with_folder("once", |dir| {
             let held = take(dir).expect("openable");
             assert!(held.is_some() && take(dir).expect("openable").is_none());
+            drop(held);
+            assert!(take(dir).expect("openable").is_some());
+        });
+    }
+
+    #[test]
+    fn a_lock_ends_when_it_is_dropped_though_another_has_the_open_file() {
+        with_folder("shared", |dir| {
+            let held = take(dir).expect("openable").expect("free");
+            let _child = held.held.try_clone().expect("a descriptor");
             drop(held);
             assert!(take(dir).expect("openable").is_some());
         });
