@@ -433,14 +433,9 @@ impl Daemon {
     /// Interrupts of virtual cables, by how much they receive.
     fn moderate(&mut self, port: &Port, now: Nanos) {
         let device = &port.device.value;
-        let Some(open) = self.open.get_mut(device).filter(|_| !self.config.workers.moderation_off) else {
-            return;
-        };
-        // Others have no queue with a receive thread of ours behind it.
-        if !matches!(open.port.kind, "af_xdp" | "xdp") {
-            return;
-        }
-        if let Some(said) = open.port.moderation.watch(device, open.port.queues, now)
+        let Some(open) = self.open.get_mut(device) else { return };
+        let moderation = open.port.moderation.as_mut();
+        if let Some(said) = moderation.and_then(|m| m.watch(device, open.port.queues, now))
             && !open.port.said.contains(&said)
         {
             tracing::info!("{said}");

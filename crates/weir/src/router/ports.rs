@@ -70,7 +70,7 @@ pub struct OpenPort {
     pub queues: usize,
     /// The queue each worker sends by.
     senders: Vec<u32>,
-    pub moderation: Moderation,
+    pub moderation: Option<Moderation>,
     /// A card writes the buffers of a queue, so that frames have less room in them.
     pub zero_copy: bool,
     link: KeptLink,
@@ -343,7 +343,7 @@ fn open_af_xdp(
         zero_copy,
         queues: has.max(umems.len()),
         senders: senders.clone(),
-        moderation: Moderation::default(),
+        moderation: Moderation::of(name, with.workers),
         _offloads: offloads,
         _hash: spread_flows(name, has, &mut said),
         _coalescing: zero_copy.then(|| send_at_once(name, &mut said)).flatten(),

@@ -140,15 +140,20 @@ fn a_packet_too_big_for_the_next_link_is_told_to_the_sender() {
     router.assert_conserved();
 }
 
+/// Devices of two queues, where there are two CPUs to receive by.
+fn two_queues(test: &str) -> Option<Testbed> {
+    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
+        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
+        return None;
+    }
+    Testbed::with_queues(test, 2)
+}
+
 /// Sends numbered datagrams of several flows through two workers; each flow must arrive in its order.
 #[test]
 fn two_workers_keep_every_flow_in_order() {
     let test = "two_workers_keep_every_flow_in_order";
-    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
-        return;
-    }
-    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
+    let Some(testbed) = two_queues(test) else { return };
     const FLOWS: u16 = 32;
     const EACH: u32 = 400;
     let router = testbed.start(&testbed.config("af_xdp", "[workers]\ncpus = [0, 1]\n"));
@@ -230,11 +235,7 @@ fn a_flow_by_one_of_two_next_hops_that_begins_with_a_burst_stays_in_order() {
 #[test]
 fn a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order() {
     let test = "a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order";
-    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
-        return;
-    }
-    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
+    let Some(testbed) = two_queues(test) else { return };
     begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n[workers]\ncpus = [0, 1]\n");
 }
 
@@ -242,11 +243,7 @@ fn a_flow_that_begins_with_a_burst_on_one_of_two_queues_stays_in_order() {
 #[test]
 fn a_flow_that_begins_with_a_burst_on_the_queue_of_the_only_workers_cpu_stays_in_order() {
     let test = "a_flow_that_begins_with_a_burst_on_the_queue_of_the_only_workers_cpu_stays_in_order";
-    if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
-        writeln!(std::io::stderr(), "SKIP {test}: needs two CPUs").expect("stderr is open");
-        return;
-    }
-    let Some(testbed) = Testbed::with_queues(test, 2) else { return };
+    let Some(testbed) = two_queues(test) else { return };
     // What this thread sends the kernel receives on its CPU.
     cpu::pin(1).expect("a CPU of this machine");
     begin_with_bursts(&testbed, "via = \"10.2.0.2\"\n[workers]\ncpus = [1]\n");

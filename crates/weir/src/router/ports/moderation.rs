@@ -15,6 +15,8 @@ use weir_core::time::{MILLISECOND, Nanos, SECOND};
 use weir_io::cpu_time::{self, Ticks};
 use weir_io::interface::{HeldInterrupts, MODERATED, may_be_a_card};
 
+use crate::config::settings::Workers;
+
 /// Frames a second and queue from which interrupts are held back: five in each turn of the timer.
 const MANY: u64 = 50_000;
 /// A CPU that was idle for less of its time than this has none left.
@@ -41,10 +43,15 @@ pub struct Moderation {
 }
 
 impl Moderation {
+    /// That of a virtual cable, where it is wanted.
+    pub fn of(name: &str, workers: &Workers) -> Option<Moderation> {
+        (!workers.moderation_off && !may_be_a_card(name)).then(Moderation::default)
+    }
+
     /// Holds interrupts back or lets them through, by what the device received since the last call; a sentence where it holds them, or
     /// cannot.
     pub fn watch(&mut self, name: &str, queues: usize, now: Nanos) -> Option<String> {
-        if queues < 2 || self.refused || may_be_a_card(name) {
+        if queues < 2 || self.refused {
             return None;
         }
         let rate =

@@ -14,7 +14,7 @@ use weir_io::steer::flow_offload::MAX_DEVICES;
 use weir_io::steer::tracked::Tracked;
 
 use super::card::switch_off_hiding;
-use super::{OpenPort, With, ready_link, xdp_modes};
+use super::{Moderation, OpenPort, With, ready_link, xdp_modes};
 use crate::config;
 use crate::router::flow_offload::FlowOffloadHandle;
 use crate::router::worker::{Absent, OpenDevice};
@@ -60,6 +60,7 @@ pub(super) fn open(
         fallbacks,
         steering: Some(steering),
         queues,
+        moderation: Moderation::of(name, with.workers),
         _offloads: offloads,
         said,
         ..OpenPort::default()
